@@ -1,0 +1,146 @@
+"""Over what a mode is run: one class a backend, which opens one lane per stream or says why it cannot.
+
+``refusal`` is asked while planning, so it looks at the machine without torch; ``open`` runs in the worker.
+Facts about Gloo that this builds on: each device owns one I/O thread and its own connections, so every stream gets a
+device of its own, and one worker thread per stream is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from netbench.modes import Lane
+from netbench.registry import Registry
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What a rank needs to join its peers: ``store`` is unique to the groups opened through it."""
+
+    store: Any
+    rank: int
+    world_size: int
+    interface: str
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The open streams of one backend, and where its tensors live.
+
+    ``synchronize`` waits for work that ``wait`` only enqueues; None where waiting is enough.
+    """
+
+    lanes: Sequence[Lane]
+    device: str = "cpu"
+    synchronize: Callable[[], None] | None = None
+
+
+class Backend:
+    """Shared defaults; a backend overrides what differs."""
+
+    name: ClassVar[str]
+
+    def refusal(self, streams: int, world_size: int) -> str | None:
+        """Why this backend cannot run here with these numbers; None where it can."""
+        return None
+
+    def open(self, wiring: Wiring, streams: int) -> Lanes:
+        """Connects this rank's lanes; every rank of the group calls it at once. Raises RuntimeError on timeout."""
+        raise NotImplementedError
+
+
+BACKENDS: Registry[Backend] = Registry("backend")
+
+
+def _backend(cls: type[Backend]) -> type[Backend]:
+    BACKENDS.add(cls())
+    return cls
+
+
+def gloo_group(wiring: Wiring, prefix: str, devices: int = 1, threads: int = 1) -> Any:
+    """One ProcessGroupGloo of its own, bound to the wiring's interface, with its timeout set."""
+    from torch.distributed import PrefixStore, ProcessGroupGloo
+
+    options = ProcessGroupGloo._Options()
+    options._devices = [ProcessGroupGloo.create_device(interface=wiring.interface) for _ in range(devices)]
+    options._threads = threads
+    options._timeout = timedelta(seconds=wiring.timeout_s)
+    return ProcessGroupGloo(PrefixStore(prefix, wiring.store), wiring.rank, wiring.world_size, options)
+
+
+@_backend
+class Gloo(Backend):
+    """One Gloo group, as torch.distributed makes it: one connection to each peer."""
+
+    name = "gloo"
+
+    def refusal(self, streams: int, world_size: int) -> str | None:
+        if streams != 1:
+            return f"plain gloo has one stream, not {streams}; parallel_gloo has more"
+        return None
+
+    def open(self, wiring: Wiring, streams: int) -> Lanes:
+        return Lanes([Lane(gloo_group(wiring, "gloo", threads=2))])
+
+
+@_backend
+class ParallelGloo(Backend):
+    """K Gloo groups at once, each carrying 1/K of the tensor: K connections to each peer."""
+
+    name = "parallel_gloo"
+
+    def open(self, wiring: Wiring, streams: int) -> Lanes:
+        return Lanes([Lane(gloo_group(wiring, f"parallel{index}")) for index in range(streams)])
+
+
+@_backend
+class MultiDeviceGloo(Backend):
+    """One Gloo group over K devices, given K operations on 1/K of the tensor each: K connections to each peer."""
+
+    name = "multi_device_gloo"
+
+    def open(self, wiring: Wiring, streams: int) -> Lanes:
+        group = gloo_group(wiring, "multi", devices=streams, threads=2 * streams)
+        # Collectives rotate over the devices; a point-to-point message takes the device of its tag modulo K.
+        return Lanes([Lane(group, tag=index) for index in range(streams)])
+
+
+@_backend
+class Nccl(Backend):
+    """NCCL over CUDA devices, one stream; the yardstick where there are GPUs."""
+
+    name = "nccl"
+
+    def refusal(self, streams: int, world_size: int) -> str | None:
+        if streams != 1:
+            return f"nccl chooses its own channels; it has one stream here, not {streams}"
+        devices = len(list(Path("/dev").glob("nvidia[0-9]*")))
+        if devices < world_size:
+            return f"nccl needs a CUDA device per rank: {devices} found for {world_size} ranks"
+        return None
+
+    def open(self, wiring: Wiring, streams: int) -> Lanes:
+        import torch
+        from torch.distributed import PrefixStore, ProcessGroupNCCL
+
+        torch.cuda.set_device(wiring.rank)
+        options = ProcessGroupNCCL.Options()
+        options._timeout = timedelta(seconds=wiring.timeout_s)
+        group = ProcessGroupNCCL(PrefixStore("nccl", wiring.store), wiring.rank, wiring.world_size, options)
+        device = f"cuda:{wiring.rank}"
+        return Lanes([Lane(group)], device, lambda: torch.cuda.synchronize(device))
+
+
+def tensor_maker(device: str, dtype: str) -> Callable[[int], torch.Tensor]:
+    """A function that makes a tensor of n elements whose memory has been touched."""
+    import torch
+
+    return lambda elements: torch.zeros(elements, dtype=getattr(torch, dtype), device=device).fill_(1)

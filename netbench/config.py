@@ -1,0 +1,171 @@
+"""What a sweep is asked to do: options and one TOML file, checked and resolved into a SweepConfig."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from netbench.backends import BACKENDS
+from netbench.errors import UsageError, did_you_mean
+from netbench.model import DTYPES, SIZE_KINDS
+from netbench.modes import MODES
+from netbench.registry import Registry
+from netbench.units import parse_seconds, parse_sizes
+
+Item = TypeVar("Item")
+
+
+def _items(value: object) -> list[object]:
+    """A list from TOML, or the comma-separated text of an option, with repetitions dropped."""
+    if isinstance(value, str):
+        value = [piece.strip() for piece in value.split(",") if piece.strip()]
+    items = value if isinstance(value, list) else [value]
+    if not items:
+        raise ValueError("the list is empty; name at least one")
+    return list(dict.fromkeys(items))
+
+
+def _each(read: Callable[[object], Iterable[Item]]) -> BeforeValidator:
+    return BeforeValidator(lambda value: list(dict.fromkeys(x for item in _items(value) for x in read(item))))
+
+
+def _known(registry: Registry[Any]) -> Callable[[object], Iterable[str]]:
+    def read(item: object) -> Iterable[str]:
+        try:
+            return [registry[str(item)].name]
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+    return read
+
+
+def _dtype(item: object) -> Iterable[str]:
+    if item not in DTYPES:
+        raise ValueError(f"{item!r} is not a dtype{did_you_mean(str(item), DTYPES)} (known: {', '.join(DTYPES)})")
+    return [str(item)]
+
+
+def _count(what: str, most: int) -> Callable[[object], Iterable[int]]:
+    def read(item: object) -> Iterable[int]:
+        try:
+            number = int(item) if isinstance(item, int | str) and not isinstance(item, bool) else 0
+        except ValueError:
+            number = 0
+        if not 1 <= number <= most:
+            raise ValueError(f"{item} is not a {what}; use whole numbers from 1 to {most}")
+        return [number]
+
+    return read
+
+
+def _sizes(item: object) -> Iterable[int]:
+    if isinstance(item, bool) or not isinstance(item, int | str):
+        raise ValueError(f"{item!r} is not a size; write whole bytes as 65536 or a text as '64KiB'")
+    return parse_sizes(str(item))
+
+
+def _seconds(value: object) -> object:
+    return parse_seconds(value) if isinstance(value, str) else value
+
+
+def _kind(value: object) -> object:
+    if value not in SIZE_KINDS:
+        hint = did_you_mean(str(value), SIZE_KINDS)
+        raise ValueError(f"{value!r} is no kind of size{hint} (known: {', '.join(SIZE_KINDS)})")
+    return value
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+
+
+class SweepConfig(BaseModel):
+    """Every key is an option of ``netbench sweep`` of the same name; the axes are the plurals."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field("sweep", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    question: str = Field("", max_length=200)
+    modes: Annotated[list[str], _each(_known(MODES))] = ["send_recv", "all_gather", "allreduce"]
+    backends: Annotated[list[str], _each(_known(BACKENDS))] = ["gloo", "parallel_gloo"]
+    streams: Annotated[list[int], _each(_count("stream count", 512))] = [1, 4]
+    world_sizes: Annotated[list[int], _each(_count("world size", 1024))] = [2, 3]
+    dtypes: Annotated[list[str], _each(_dtype)] = ["float32"]
+    sizes: Annotated[list[int], _each(_sizes)] = parse_sizes("4KiB:16MiB:x4")
+    sizes_of: Annotated[str, BeforeValidator(_kind)] = "tensor"
+    iterations: int = Field(20, ge=1, le=1_000_000)
+    warmup: int = Field(3, ge=0, le=1_000_000)
+    pause: Seconds = Field(0.0, ge=0, le=3600)
+    timeout: Seconds = Field(60.0, gt=0, le=86400)
+    interface: str | None = Field(None, min_length=1)
+    seed: int = Field(0, ge=0, lt=2**63)
+    out: str = Field("results", min_length=1)
+
+
+def resolve(path: Path | None, options: dict[str, object]) -> SweepConfig:
+    """The configuration of one sweep: ``options`` over the file's ``[sweep]`` table over the defaults.
+
+    Raises UsageError naming the option or the file's key, the value and what would be right.
+    """
+    table = _table(path) if path else {}
+    try:
+        return SweepConfig.model_validate(table | options)
+    except ValidationError as error:
+        raise UsageError("\n".join(_complaint(detail, path, options) for detail in error.errors())) from None
+
+
+def preset(name: str) -> Path:
+    """The file that a sweep's argument means: a path, or the name of a preset such as ``smoke``."""
+    path = Path(name)
+    if path.suffix == ".toml" or path.is_file():
+        if not path.is_file():
+            raise UsageError(f"{name}: no such file; netbench list names the presets")
+        return path
+    if name not in presets():
+        raise UsageError(
+            f"{name!r} is neither a file nor a preset{did_you_mean(name, presets())} (known: {', '.join(presets())})"
+        )
+    return presets()[name]
+
+
+def presets() -> dict[str, Path]:
+    """The configurations that ship with netbench, by name: beside the package in a checkout, inside it in a wheel."""
+    package = Path(__file__).parent
+    folder = package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def question(path: Path) -> str:
+    """Which question a configuration answers."""
+    return str(_table(path).get("question", ""))
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: is not valid TOML: {error}") from None
+    for key, value in document.items():
+        if key != "sweep" or not isinstance(value, dict):
+            hint = did_you_mean(key, ["sweep"]) or "; every key belongs into the table [sweep]"
+            raise UsageError(f"{path}: {key!r} is not a table that netbench knows{hint}")
+    return dict(document.get("sweep", {}))
+
+
+def _complaint(detail: Any, path: Path | None, options: dict[str, object]) -> str:
+    key = str(detail["loc"][0])
+    place = f"--{key.replace('_', '-')}" if key in options or path is None else f"{path}: sweep.{key}"
+    if detail["type"] == "extra_forbidden":
+        return f"{path}: sweep.{key}: no such key{did_you_mean(key, SweepConfig.model_fields)}"
+    if detail["type"] == "value_error":
+        return f"{place}: {detail['ctx']['error']}"
+    message = detail["msg"].replace("Input should be", "should be")
+    if detail["type"] == "string_pattern_mismatch":
+        message = "should be letters, digits, '.', '_' and '-', at most 64, beginning with a letter or digit"
+    return f"{place}: {re.sub(chr(10), ' ', repr(detail['input']))} {message}"

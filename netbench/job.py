@@ -1,0 +1,41 @@
+"""What the parent asks of the workers: one JSON file a launch, so that any launch can be repeated by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from netbench.errors import RecordError
+from netbench.model import Case
+from netbench.record import SCHEMA_VERSION
+
+
+class Job(BaseModel):
+    """The cases of one launch in the order in which they are run; the launch has the ranks of the largest."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    launch: int
+    run_folder: Path
+    cases: list[Case]
+    iterations: int
+    warmup: int
+    pause_s: float
+    timeout_s: float
+    interface: str
+
+    @property
+    def world_size(self) -> int:
+        return max(case.world_size for case in self.cases)
+
+
+def read_job(path: Path) -> Job:
+    """Raises RecordError, naming the file, when it is not a job."""
+    try:
+        return Job.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, ValidationError) as error:
+        raise RecordError(f"{path}: is not a job of this netbench: {error}") from None

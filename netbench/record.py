@@ -1,0 +1,248 @@
+"""The record of a run on disk: its folder, its manifest ``run.json``, and the samples of each finished case.
+
+Everything is written to a temporary file, flushed to the disk and renamed, so whatever has its final name is whole.
+A finished case is exactly one file ``samples/<case id>.parquet``; docs/results-format.md describes all of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from netbench.errors import RecordError, StorageError
+from netbench.model import Case, Skip
+
+if TYPE_CHECKING:
+    import numpy
+    import pyarrow
+
+#: Raised whenever old readers could misunderstand a new record.
+SCHEMA_VERSION = 1
+
+#: The integer columns that a rank measures for every iteration, in the order of its sample array.
+MEASURED = (
+    "iteration",
+    "warmup",
+    "start_ns",
+    "duration_ns",
+    "cpu_user_ns",
+    "cpu_system_ns",
+    "minor_faults",
+)
+
+
+class Failure(BaseModel):
+    """A case that was started and did not finish."""
+
+    case_id: str
+    launch: int
+    reason: str
+
+
+class Launch(BaseModel):
+    """One start of the workers."""
+
+    number: int
+    command: list[str]
+    started_at: datetime
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+    reason: str = ""
+
+
+class Manifest(BaseModel):
+    """``run.json``: all that is known of a run but its samples. Times are UTC."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    name: str
+    question: str = ""
+    status: str = "running"  # running, finished, failed, interrupted
+    netbench: str
+    command: list[str]
+    started_at: datetime
+    ended_at: datetime | None = None
+    config: dict[str, Any]
+    cases: list[Case]
+    skips: list[Skip] = []
+    failures: list[Failure] = []
+    launches: list[Launch] = []
+    environment: list[dict[str, Any]] = []
+
+
+class RunFolder:
+    """The files of one run, by name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def manifest(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def samples(self) -> Path:
+        return self.path / "samples"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def plots(self) -> Path:
+        return self.path / "plots"
+
+    def sample_file(self, case_id: str) -> Path:
+        return self.samples / f"{case_id}.parquet"
+
+    def log(self, launch: int) -> Path:
+        return self.logs / f"launch-{launch}.log"
+
+    def job(self, launch: int) -> Path:
+        return self.logs / f"launch-{launch}.job.json"
+
+    def events(self, launch: int) -> Path:
+        return self.logs / f"launch-{launch}.events.jsonl"
+
+    def rank_error(self, launch: int, rank: int) -> Path:
+        return self.logs / f"launch-{launch}.rank-{rank}.error.json"
+
+    def finished(self) -> set[str]:
+        """Ids of the cases whose samples are on disk."""
+        return {path.stem for path in self.samples.glob("*.parquet")}
+
+    def read_manifest(self) -> Manifest:
+        """Raises RecordError, naming the file, when it is missing, damaged or of a newer version."""
+        try:
+            document = json.loads(self.manifest.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise RecordError(f"{self.path}: is not a run: it has no run.json") from None
+        except OSError as error:
+            raise RecordError(f"{self.manifest}: cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise RecordError(f"{self.manifest}: is damaged: {error}") from None
+        version = document.get("schema_version") if isinstance(document, dict) else None
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            raise RecordError(
+                f"{self.manifest}: is of schema version {version}; this netbench reads up to {SCHEMA_VERSION}: upgrade it"
+            )
+        try:
+            return Manifest.model_validate(document)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(piece) for piece in first["loc"])
+            raise RecordError(f"{self.manifest}: is damaged: {place}: {first['msg']}") from None
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        write_atomically(self.manifest, manifest.model_dump_json(indent=1).encode() + b"\n")
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Held while a sweep writes here, by the kernel, so it is gone with the process however that ends."""
+        with (self.path / "run.lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RecordError(f"{self.path}: another sweep is writing this run; wait for it or stop it") from None
+            yield
+
+    def is_locked(self) -> bool:
+        """Whether a sweep is writing here now."""
+        try:
+            with (self.path / "run.lock").open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
+
+
+def create_run_folder(out: Path, name: str, now: datetime) -> RunFolder:
+    """A new folder ``<out>/<UTC time>-<name>-<4 hex digits>``; two runs never share one. Raises StorageError."""
+    folder = RunFolder(out / f"{now:%Y%m%dT%H%M%SZ}-{name}-{secrets.token_hex(2)}")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        folder.path.mkdir()
+        folder.samples.mkdir()
+        folder.logs.mkdir()
+    except OSError as error:
+        raise StorageError(f"{folder.path}: cannot be made: {error.strerror}; choose another place by --out") from None
+    return folder
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes ``content`` so that ``path`` is either as before or whole and on the disk. Raises StorageError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def samples_table(
+    run_id: str, case: Case, samples: Sequence[tuple[int, numpy.ndarray]], facts: dict[str, Any]
+) -> pyarrow.Table:
+    """One row per rank per iteration.
+
+    ``samples`` holds, for each participating rank, its int64 array of shape (iterations, len(MEASURED)).
+    ``facts`` is what is known of the case as a whole (status, per-rank counters); it goes into the file's metadata.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    rows = np.concatenate([array for _, array in samples])
+    ranks = np.repeat([rank for rank, _ in samples], [len(array) for _, array in samples])
+    columns: dict[str, pa.Array] = {}
+    for column, value in {"case_id": case.id, **asdict(case)}.items():
+        if isinstance(value, str):
+            one = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(rows), np.int8)), pa.array([value]))
+            columns[column] = one
+        else:
+            columns[column] = pa.array(np.full(len(rows), value, np.int64))
+    columns["rank"] = pa.array(ranks.astype(np.int64))
+    for index, name in enumerate(MEASURED):
+        if name == "warmup":
+            phases = pa.array(["timed", "warmup"])
+            columns["phase"] = pa.DictionaryArray.from_arrays(pa.array(rows[:, index].astype(np.int8)), phases)
+        else:
+            columns[name] = pa.array(rows[:, index])
+    metadata = {
+        "netbench.schema_version": str(SCHEMA_VERSION),
+        "netbench.run_id": run_id,
+        "netbench.case": json.dumps(asdict(case), allow_nan=False),
+        "netbench.facts": json.dumps(facts, allow_nan=False),
+    }
+    return pa.table(columns, metadata=metadata)
+
+
+def write_samples(folder: RunFolder, case: Case, table: pyarrow.Table) -> None:
+    """Puts a finished case on disk, whole or not at all. Raises StorageError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    write_atomically(folder.sample_file(case.id), sink.getvalue().to_pybytes())

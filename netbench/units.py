@@ -1,0 +1,97 @@
+"""Bytes, seconds and rates: reading them from text, and writing them back.
+
+KiB, MiB, GiB are powers of 1024; KB, MB, GB are powers of 1000; a bare K, M or G in a size is binary, as in
+nccl-tests. Bits never name a size: ``1Mbit`` is refused. Every rate is decimal (1 Gbit/s = 10**9 bit/s).
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_BYTES = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    _BYTES |= {_letter: 1024**_power, f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power}
+
+_SECONDS = {"": Fraction(1), "s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "min": Fraction(60)}
+
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+#: No message is anywhere near this; it keeps a typing error from becoming an endless plan.
+_MAX_BYTES = 2**50
+
+
+def parse_bytes(text: str) -> int:
+    """``"64KiB"`` -> 65536. Raises ValueError, saying what would be right."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a size; write bytes as 65536, 64KiB or 64KB")
+    number, unit = match.groups()
+    if "bit" in unit.lower():
+        raise ValueError(f"{text!r} counts bits; sizes are bytes: write 65536, 64KiB or 64KB")
+    if unit.lower() not in _BYTES:
+        raise ValueError(f"{text!r} has no unit of bytes; use B, KiB, MiB, GiB (1024) or KB, MB, GB (1000)")
+    size = Fraction(number) * _BYTES[unit.lower()]
+    if size.denominator != 1:
+        raise ValueError(f"{text!r} is not a whole number of bytes")
+    if not 1 <= size <= _MAX_BYTES:
+        raise ValueError(f"{text!r} is out of range; sizes go from 1 byte to 1 PiB")
+    return int(size)
+
+
+def parse_sizes(text: str) -> list[int]:
+    """One size (``10KB``) or a geometric range with both ends (``1KiB:64MiB:x4``), in bytes."""
+    if ":" not in text:
+        return [parse_bytes(text)]
+    pieces = text.split(":")
+    factor = re.fullmatch(r"\s*[x*](\d+(?:\.\d+)?)\s*", pieces[2]) if len(pieces) == 3 else None
+    if factor is None or Fraction(factor[1]) <= 1:
+        raise ValueError(f"{text!r} is not a range of sizes; write min:max:xfactor with a factor above 1, as 1KiB:64MiB:x4")
+    low, high, step = parse_bytes(pieces[0]), parse_bytes(pieces[1]), Fraction(factor[1])
+    if low > high:
+        raise ValueError(f"{text!r} runs backwards; write the smaller size first")
+    sizes, size = [], Fraction(low)
+    while size <= high:
+        if not sizes or int(size) != sizes[-1]:
+            sizes.append(int(size))
+        size *= step
+    return sizes
+
+
+def parse_seconds(text: str) -> float:
+    """``"100ms"`` -> 0.1; a bare number is seconds. Raises ValueError, saying what would be right."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2].lower() not in _SECONDS:
+        raise ValueError(f"{text!r} is not a time; write seconds as 0.1, 100ms or 30s")
+    return float(Fraction(match[1]) * _SECONDS[match[2].lower()])
+
+
+def format_bytes(count: float) -> str:
+    """Exact and short: 65536 -> ``64KiB``, 10000000 -> ``10MB``, 1025 -> ``1025B``. Reads back with parse_bytes."""
+    if count != int(count):
+        return f"{count}B"
+    whole = int(count)
+    for base, suffix in ((1024, "iB"), (1000, "B")):
+        for power, letter in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
+            if whole and whole % base**power == 0:
+                return f"{whole // base**power}{letter}{suffix}"
+    return f"{whole}B"
+
+
+def about_bytes(count: float) -> str:
+    """Rounded for people: 1234567890 -> ``1.15 GiB``."""
+    for power, letter in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
+        if abs(count) >= 1024**power:
+            return f"{count / 1024**power:.3g} {letter}iB"
+    return f"{count:.0f} B"
+
+
+def about_seconds(seconds: float) -> str:
+    """Rounded for people, in the unit that suits: 0.00123 -> ``1.23 ms``."""
+    if seconds >= 120:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest:02d} s"
+    for factor, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
