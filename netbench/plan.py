@@ -14,7 +14,7 @@ from netbench.config import SweepConfig
 from netbench.errors import UsageError, did_you_mean
 from netbench.model import DTYPES, Case, Skip, case_id, whole_elements
 from netbench.modes import MODES
-from netbench.units import about_bytes, format_bytes
+from netbench.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,3 @@ def _point(
 
 def _asked(size: int, sizes_of: str) -> str:
     return format_bytes(size) if sizes_of == "tensor" else f"{sizes_of}={format_bytes(size)}"
-
-
-def memory_need_bytes(case: Case, ranks: int) -> int:
-    """What ``ranks`` ranks on one host need together for ``case``: buffers and Gloo's own copies."""
-    return int(MODES[case.mode].memory_ratio(case.world_size) * case.tensor_bytes) * min(ranks, case.world_size)
-
-
-def memory_refusal(case: Case, ranks: int, free_bytes: int) -> str | None:
-    """Why ``case`` does not fit into ``free_bytes`` of this host, with both figures; None where it fits."""
-    need = memory_need_bytes(case, ranks)
-    if need <= free_bytes:
-        return None
-    return f"needs {about_bytes(need)} of memory for {min(ranks, case.world_size)} ranks, {about_bytes(free_bytes)} free"

@@ -1,0 +1,155 @@
+"""What a number depends on, host by host, by allow-list: nothing is recorded that is not named here.
+
+The process environment as a whole is never read into the record, since it holds secrets.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import socket
+import sys
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import netbench
+from netbench.errors import UsageError, did_you_mean
+
+#: Variables that change what is measured. The NCCL and GLOO ones hold names of interfaces and numbers.
+_VARIABLES = ("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG", "TORCH_DISTRIBUTED_USE_TORCHCOMMS")
+_VARIABLE_PREFIXES = ("GLOO_", "TORCH_GLOO_", "NCCL_", "MALLOC_", "NETBENCH_")
+
+_SYSCTLS = (
+    "core/rmem_max",
+    "core/wmem_max",
+    "core/default_qdisc",
+    "core/netdev_max_backlog",
+    "ipv4/tcp_rmem",
+    "ipv4/tcp_wmem",
+    "ipv4/tcp_congestion_control",
+    "ipv4/tcp_slow_start_after_idle",
+    "ipv4/tcp_mtu_probing",
+    "ipv4/tcp_no_metrics_save",
+    "ipv4/tcp_window_scaling",
+)
+
+_PACKAGES = ("torch", "numpy", "pyarrow")
+
+
+def of_rank(rank: int, interface: str) -> dict[str, Any]:
+    """Who this rank is; the first rank of a host adds what is known of the host."""
+    who: dict[str, Any] = {"rank": rank, "host": socket.gethostname()}
+    if int(os.environ.get("LOCAL_RANK", "0")) == 0:
+        who["environment"] = of_host(interface)
+    return who
+
+
+def by_host(ranks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One entry a host, in the order of its first rank, with the ranks that ran on it."""
+    hosts: dict[str, dict[str, Any]] = {}
+    for who in ranks:
+        entry = hosts.setdefault(who["host"], {"host": who["host"], "ranks": []})
+        entry["ranks"].append(who["rank"])
+        entry |= who.get("environment", {})
+    return list(hosts.values())
+
+
+def of_host(interface: str) -> dict[str, Any]:
+    """What is known of this host. Absent facts are null."""
+    return {
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpu": _cpu_model(),
+        "cpus": psutil.cpu_count(),
+        "cpus_allowed": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "load_1min": psutil.getloadavg()[0],
+        "container_limits": _container_limits(),
+        "virtualization": _virtualization(),
+        "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "interface": of_interface(interface),
+        "sysctls": {name.replace("/", "."): _read(f"/proc/sys/net/{name}") for name in _SYSCTLS},
+        "versions": {"netbench": netbench.__version__, "python": platform.python_version()}
+        | {name: _version(name) for name in _PACKAGES},
+        "variables": _variables(os.environ),
+    }
+
+
+def of_interface(name: str) -> dict[str, Any]:
+    """The interface that Gloo is bound to. Speed is in Mbit/s, as the driver says; null where it does not."""
+    stats = psutil.net_if_stats().get(name)
+    addresses = [
+        address.address
+        for address in psutil.net_if_addrs().get(name, [])
+        if address.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    driver = Path(f"/sys/class/net/{name}/device/driver")
+    return {
+        "name": name,
+        "addresses": addresses,
+        "mtu_bytes": stats.mtu if stats else None,
+        "speed_mbit_per_s": stats.speed or None if stats else None,
+        "driver": driver.resolve().name if driver.exists() else None,
+        "kind": "loopback" if "loopback" in (stats.flags if stats else "") else "network",
+    }
+
+
+def check_interface(name: str) -> None:
+    """Raises UsageError when this host has no interface of that name that is up and has an address."""
+    known = psutil.net_if_addrs()
+    if name not in known:
+        raise UsageError(
+            f"--interface: this host has no interface {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})"
+        )
+    if not psutil.net_if_stats()[name].isup:
+        raise UsageError(f"--interface: {name!r} is down; bring it up or choose another of {', '.join(known)}")
+    if not of_interface(name)["addresses"]:
+        raise UsageError(f"--interface: {name!r} has no IP address; give it one or choose another of {', '.join(known)}")
+
+
+def _variables(environment: Iterable[str]) -> dict[str, str]:
+    return {
+        name: os.environ[name]
+        for name in sorted(environment)
+        if name in _VARIABLES or name.startswith(_VARIABLE_PREFIXES)
+    }
+
+
+def _version(package: str) -> str | None:
+    # torch knows its build (+cpu) better than its metadata does, and the worker has imported it already.
+    loaded = getattr(sys.modules.get(package), "__version__", None)
+    try:
+        return str(loaded or metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _read(path: str) -> str | None:
+    try:
+        return " ".join(Path(path).read_text(encoding="utf-8").split())
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _cpu_model() -> str | None:
+    for line in (Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else "").splitlines():
+        if line.startswith(("model name", "Model")):
+            return line.partition(":")[2].strip()
+    return platform.processor() or None
+
+
+def _container_limits() -> dict[str, str | None]:
+    return {"cpu": _read("/sys/fs/cgroup/cpu.max"), "memory": _read("/sys/fs/cgroup/memory.max")}
+
+
+def _virtualization() -> str | None:
+    product = _read("/sys/class/dmi/id/product_name")
+    hypervisor = _read("/sys/hypervisor/type")
+    flags = _read("/proc/cpuinfo") or ""
+    return product or hypervisor or ("hypervisor" if " hypervisor " in flags else None)

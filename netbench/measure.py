@@ -1,0 +1,131 @@
+"""The measurement itself: a barrier, then one operation, timed on every rank; and the check of the data around it."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from netbench.backends import Lanes
+from netbench.modes import Buffers, Lane, Mode, Step
+from netbench.payload import POISON, Payload
+from netbench.record import MEASURED
+
+#: (user ns, system ns, minor faults) of this process so far, over all of its threads.
+Usage = tuple[int, int, int]
+
+
+def time_iterations(
+    count: int,
+    warmup: bool,
+    barrier: Callable[[], None],
+    operation: Callable[[], None],
+    *,
+    clock: Callable[[], int] = time.monotonic_ns,
+    usage: Callable[[], Usage] | None = None,
+    between: Callable[[], None] = lambda: None,
+) -> np.ndarray:
+    """Runs ``count`` iterations and returns int64 of shape (count, len(MEASURED)).
+
+    Between the two clock readings stands the operation and nothing else. ``between`` is called after each iteration,
+    outside of them: pauses and signs of life belong there.
+    """
+    usage = usage or process_usage
+    samples = np.full((count, len(MEASURED)), -1, np.int64)
+    gc.collect()
+    gc.disable()
+    try:
+        for index in range(count):
+            barrier()
+            user, system, faults = usage()
+            start = clock()
+            operation()
+            stop = clock()
+            user_after, system_after, faults_after = usage()
+            samples[index] = (
+                index,
+                warmup,
+                start,
+                stop - start,
+                user_after - user,
+                system_after - system,
+                faults_after - faults,
+            )
+            between()
+    finally:
+        gc.enable()
+    return samples
+
+
+def process_usage() -> Usage:
+    """CPU time and page faults of the whole process, Gloo's own threads included."""
+    now = resource.getrusage(resource.RUSAGE_SELF)
+    return int(now.ru_utime * 1e9), int(now.ru_stime * 1e9), now.ru_minflt
+
+
+def make_operation(
+    mode: Mode, lanes: Lanes, buffers: Buffers, parts: Sequence[slice], timeout_s: float
+) -> Callable[[], None]:
+    """One run of ``mode`` over all lanes: each lane carries one part, and all are under way before any is waited for.
+
+    Raises RuntimeError when it has not ended after ``timeout_s``, a limit for the whole operation, not for each lane.
+    """
+    by_lane = [mode.steps(lane, buffers, part) for lane, part in zip(lanes.lanes, parts, strict=False)]
+    steps: list[list[Step]] = [[s for s in row if s is not None] for row in zip_longest(*by_lane)]
+    synchronize = lanes.synchronize
+
+    def operation() -> None:
+        deadline = time.monotonic() + timeout_s
+        for starts in steps:
+            wait_all([work for start in starts for work in start()], deadline)
+        if synchronize is not None:
+            synchronize()
+
+    return operation
+
+
+def wait_all(works: Sequence[Any], deadline: float) -> None:
+    """Waits for every Work until ``deadline`` on the monotonic clock, then raises the first error, if any."""
+    first: RuntimeError | None = None
+    for work in works:
+        # Zero would mean no limit to torch.
+        left = max(deadline - time.monotonic(), 0.001)
+        try:
+            work.wait(timedelta(seconds=left))
+        except RuntimeError as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def count_wrong(
+    mode: Mode,
+    buffers: Buffers,
+    parts: Sequence[slice],
+    rank: int,
+    payload: Payload,
+    run_once: Callable[[], None],
+) -> int:
+    """Runs the operation once, untimed, on known data, and counts this rank's wrong elements."""
+    payload.fill(buffers.input, rank)
+    for output in buffers.outputs:
+        output.fill_(POISON)
+    run_once()
+    checks = mode.expected(buffers, rank, payload.world_size, parts)
+    return sum(payload.count_wrong(expected) for expected in checks)
+
+
+def barrier_on(lane: Lane, timeout_s: float) -> Callable[[], None]:
+    """A barrier over the lane's group that raises RuntimeError after ``timeout_s``."""
+    limit = timedelta(seconds=timeout_s)
+
+    def barrier() -> None:
+        lane.group.barrier().wait(limit)
+
+    return barrier

@@ -1,0 +1,50 @@
+"""Whether a case fits into a host's memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+from netbench.model import Case
+from netbench.modes import MODES
+from netbench.units import about_bytes
+
+#: Left to everything else on the host.
+_RESERVE = 0.05
+
+
+def free_bytes() -> int:
+    """What this process and its children may still allocate: the host's or the container's limit, less a reserve."""
+    host = psutil.virtual_memory()
+    limits = [host.available - _RESERVE * host.total]
+    container = _container_free_bytes()
+    if container is not None:
+        limits.append(container)
+    return max(0, int(min(limits)))
+
+
+def need_bytes(case: Case, ranks: int) -> int:
+    """What ``ranks`` ranks on one host need together for ``case``: buffers and Gloo's own copies."""
+    return int(MODES[case.mode].memory_ratio(case.world_size) * case.tensor_bytes) * ranks
+
+
+def refusal(case: Case, ranks: int, free: int) -> str | None:
+    """Why ``case`` does not fit into ``free`` bytes, with both figures; None where it fits."""
+    need = need_bytes(case, ranks)
+    if need <= free:
+        return None
+    return f"needs {about_bytes(need)} of memory for {ranks} ranks on one host; {about_bytes(free)} are free"
+
+
+def _container_free_bytes(root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What the control group that we see at its root still allows; None where there is no limit."""
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            return max(0, int((root / limit).read_text()) - int((root / used).read_text()))
+        except (OSError, ValueError):
+            continue
+    return None

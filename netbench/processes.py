@@ -1,0 +1,41 @@
+"""Processes that must not outlive the one that started them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import signal
+import subprocess
+import time
+
+import psutil
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(signal_number: signal.Signals) -> None:
+    """Has the kernel send ``signal_number`` to this process when its parent ends, however it ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+
+
+def end(process: subprocess.Popen[bytes], grace_s: float = 2.0) -> None:
+    """Ends ``process`` and all that it started, by id: asks first, and kills after ``grace_s``."""
+    try:
+        started = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        started = []
+    if process.poll() is None:
+        process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(grace_s)
+    if process.poll() is None:
+        process.kill()
+    deadline = time.monotonic() + 1.0
+    for child in started:
+        with contextlib.suppress(psutil.Error):
+            child.wait(max(0.0, deadline - time.monotonic()))
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    process.wait()

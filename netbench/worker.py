@@ -1,0 +1,219 @@
+"""One rank of a launch: an ordinary torchrun program, ``torchrun ... -m netbench.worker JOB.json``.
+
+All ranks walk through the job's cases in the same order. A case of N ranks is run by ranks 0..N-1 over groups of
+their own; the others go on to their next case and wait there without using the CPU. Rank 0 writes the record.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from torch.distributed import PrefixStore
+
+from netbench import environment, memory, wire
+from netbench.backends import BACKENDS, Lanes, Wiring, gloo_group, tensor_maker
+from netbench.control import Control
+from netbench.events import EventWriter
+from netbench.job import Job, read_job
+from netbench.measure import count_wrong, make_operation, time_iterations
+from netbench.model import Case, split
+from netbench.modes import MODES
+from netbench.payload import Payload
+from netbench.processes import die_with_parent
+from netbench.record import RunFolder, samples_table, write_samples
+
+#: A rank without a part in the cases under way waits this long for its next one. The parent watches for signs of
+#: life and ends the launch much earlier; this only bounds a worker that was started by hand.
+_IDLE_LIMIT_S = 24 * 3600.0
+
+#: All ranks must have come up within this time.
+_START_LIMIT_S = 300.0
+
+
+class Worker:
+    """This rank's connections, made when a case first needs them and kept for the rest of the launch.
+
+    Gloo groups cannot be closed while the process lives, so they are made once for each (backend, streams, N).
+    """
+
+    def __init__(self, job: Job, store: Any, rank: int, events: EventWriter) -> None:
+        self.job = job
+        self.rank = rank
+        self.events = events
+        self.folder = RunFolder(job.run_folder)
+        self._store = store
+        self._controls: dict[int, Control] = {}
+        self._lanes: dict[tuple[str, int, int], tuple[Lanes, frozenset[int]]] = {}
+
+    def wiring(self, purpose: str, world_size: int, timeout_s: float) -> Wiring:
+        prefix = f"launch{self.job.launch}/{purpose}/n{world_size}"
+        return Wiring(PrefixStore(prefix, self._store), self.rank, world_size, self.job.interface, timeout_s)
+
+    def control(self, world_size: int) -> Control:
+        if world_size not in self._controls:
+            wiring = self.wiring("control", world_size, _IDLE_LIMIT_S)
+            self._controls[world_size] = Control(gloo_group(wiring, "control"), self.job.timeout_s)
+        return self._controls[world_size]
+
+    def lanes(self, case: Case) -> tuple[Lanes, frozenset[int]]:
+        """The open streams of a case's backend, and the descriptors of their connections."""
+        key = (case.backend, case.streams, case.world_size)
+        if key not in self._lanes:
+            wiring = self.wiring(f"{case.backend}/k{case.streams}", case.world_size, self.job.timeout_s)
+            before = wire.connections()
+            lanes = BACKENDS[case.backend].open(wiring, case.streams)
+            self._lanes[key] = lanes, wire.connections() - before
+        return self._lanes[key]
+
+    def run(self, case: Case) -> None:
+        """Measures one case together with the other ranks of its world, and puts it on disk."""
+        control = self.control(case.world_size)
+        control.meet(_IDLE_LIMIT_S)
+        self.events.tell("started", case_id=case.id)
+        if reason := self._memory_refusal(case, control):
+            self.events.tell("skipped", case_id=case.id, reason=reason)
+            return
+        samples, facts = self._measure(case, control)
+        told = control.tell_all(facts)
+        gathered = control.gather(samples)
+        if self.rank == 0:
+            self._record(case, gathered, told)
+
+    def _memory_refusal(self, case: Case, control: Control) -> str | None:
+        host = {"host": socket.gethostname(), "free": memory.free_bytes()}
+        hosts = control.tell_all(host)
+        ranks_on = [sum(other["host"] == one["host"] for other in hosts) for one in hosts]
+        for one, ranks in zip(hosts, ranks_on, strict=True):
+            if reason := memory.refusal(case, ranks, one["free"]):
+                return f"host {one['host']}: {reason}"
+        return None
+
+    def _measure(self, case: Case, control: Control) -> tuple[np.ndarray, dict[str, Any]]:
+        mode, job = MODES[case.mode], self.job
+        lanes, connections = self.lanes(case)
+        parts = split(case.elements, case.streams, mode.block(case.world_size))
+        buffers = mode.buffers(tensor_maker(lanes.device, case.dtype), case.elements, case.world_size)
+        takes_part = self.rank in mode.participants(case.world_size)
+        operation = make_operation(mode, lanes, buffers, parts, job.timeout_s) if takes_part else _nothing
+
+        def check(round: int) -> int:
+            control.barrier()
+            if not takes_part:
+                return 0
+            return count_wrong(mode, buffers, parts, self.rank, Payload(case.world_size, round), operation)
+
+        def between() -> None:
+            self.events.alive()
+            if job.pause_s:
+                time.sleep(job.pause_s)
+
+        def iterations(count: int, warmup: bool) -> np.ndarray:
+            return time_iterations(count, warmup, control.barrier, operation, between=between)
+
+        wrong = check(0)
+        if mode.accumulates:
+            buffers.input.zero_()
+        warm = iterations(job.warmup, True)
+        control.barrier()
+        before = wire.traffic(connections)
+        timed = iterations(job.iterations, False)
+        control.barrier()
+        after = wire.traffic(connections)
+        wrong += check(1)
+        carried = after - before if before and after else None
+        facts = {
+            "rank": self.rank,
+            "host": socket.gethostname(),
+            "takes_part": takes_part,
+            "wrong_elements": wrong,
+            "parts": len(parts),
+            "connections": len(connections),
+            "wire_sent_bytes": carried.sent_bytes if carried else None,
+            "wire_received_bytes": carried.received_bytes if carried else None,
+            "retransmits": carried.retransmits if carried else None,
+        }
+        return np.concatenate([warm, timed]), facts
+
+    def _record(self, case: Case, gathered: list[np.ndarray], told: list[dict[str, Any]]) -> None:
+        ranks = [facts for facts in told if facts["takes_part"]]
+        wrong = sum(facts["wrong_elements"] for facts in ranks)
+        facts = {
+            "status": "wrong" if wrong else "ok",
+            "wrong_elements": wrong,
+            "parts": ranks[0]["parts"],
+            "pause_s": self.job.pause_s,
+            "interface": self.job.interface,
+            "launch": self.job.launch,
+            "ranks": ranks,
+        }
+        samples = [(one["rank"], gathered[one["rank"]]) for one in ranks]
+        write_samples(self.folder, case, samples_table(self.job.run_id, case, samples, facts))
+        slowest = np.max([array[self.job.warmup :, 3] for _, array in samples], axis=0)
+        self.events.tell(
+            "finished", case_id=case.id, status=facts["status"], wrong_elements=wrong, time_s=float(np.median(slowest)) / 1e9
+        )
+
+
+def _nothing() -> None:
+    """The operation of a rank that takes no part in a mode."""
+
+
+def main(job_path: Path) -> None:
+    die_with_parent(signal.SIGKILL)
+    job = read_job(job_path)
+    folder = RunFolder(job.run_folder)
+    rank, case_id = int(os.environ["RANK"]), ""
+    events = EventWriter(folder.events(job.launch) if rank == 0 else None)
+    try:
+        events.tell("up")
+        store, rank, world_size = next(dist.rendezvous("env://", timeout=timedelta(seconds=_START_LIMIT_S)))
+        assert world_size >= job.world_size, f"{job.world_size} ranks needed, {world_size} started"
+        worker = Worker(job, store, rank, events)
+        everybody = Control(gloo_group(worker.wiring("all", world_size, _IDLE_LIMIT_S), "all"), _START_LIMIT_S)
+        hosts = everybody.tell_all(environment.of_rank(rank, job.interface))
+        events.tell("hosts", hosts=environment.by_host(hosts))
+        for case in job.cases:
+            if rank < case.world_size:
+                case_id = case.id
+                worker.run(case)
+        everybody.meet(_IDLE_LIMIT_S)
+    except BaseException as error:  # noqa: BLE001 - whatever ends this rank, the parent must learn of it
+        _report(folder.rank_error(job.launch, rank), rank, case_id, error)
+        sys.stderr.flush()
+        # A group with a dead peer can block in its destructor, so no destructor is run.
+        os._exit(1)
+    events.tell("ended")
+    os._exit(0)
+
+
+def _report(path: Path, rank: int, case_id: str, error: BaseException) -> None:
+    import traceback
+
+    traceback.print_exception(error)
+    report = {
+        "rank": rank,
+        "host": socket.gethostname(),
+        "case_id": case_id,
+        "at": time.time(),
+        "error": f"{type(error).__name__}: {error}",
+    }
+    try:
+        path.write_text(json.dumps(report))
+    except OSError:
+        traceback.print_exc()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
