@@ -52,12 +52,16 @@ class Metric:
     ) -> None:
         self.name: str = function.__name__
         self.__doc__ = function.__doc__
-        self.function = function
+        self._function = function
         self.label = label
         self.better = better
         #: Whether the metric follows from the time alone, so that it has a confidence interval.
         self.interval = interval
         self._unit = unit
+
+    def __call__(self, cases: pd.DataFrame, time_s: pd.Series[float]) -> pd.Series[float]:
+        """In SI units: seconds, bytes per second or a plain number."""
+        return self._function(cases, time_s).astype("float64")
 
     def unit(self, rate: str = DEFAULT_RATE) -> Unit:
         """The unit shown, given which of RATES rates are shown in."""
@@ -86,9 +90,9 @@ def evaluate(cases: pd.DataFrame, rate: str = DEFAULT_RATE) -> pd.DataFrame:
     columns: dict[str, pd.Series[float]] = {}
     for metric in METRICS.values():
         factor = metric.unit(rate).factor
-        columns[metric.column(rate=rate)] = metric.function(cases, times[""]).astype("float64") * factor
+        columns[metric.column(rate=rate)] = metric(cases, times[""]) * factor
         if metric.interval:
-            ends = pd.DataFrame({end: metric.function(cases, times[end]).astype("float64") for end in ("low", "high")})
+            ends = pd.DataFrame({end: metric(cases, times[end]) for end in ("low", "high")})
             # The longest time gives the lowest bandwidth.
             columns[metric.column("low", rate)] = ends.min(axis=1, skipna=False) * factor
             columns[metric.column("high", rate)] = ends.max(axis=1, skipna=False) * factor
@@ -126,11 +130,11 @@ def algbw(cases: pd.DataFrame, time_s: pd.Series[float]) -> pd.Series[float]:
 def busbw(cases: pd.DataFrame, time_s: pd.Series[float]) -> pd.Series[float]:
     """algbw times the mode's bus factor: comparable with the link, whatever N; null at N=1."""
     factor = _by_mode(cases, lambda mode, world_size: mode.bus_factor(world_size))
-    return (algbw.function(cases, time_s) * factor).where(cases["world_size"] > 1)
+    return (algbw(cases, time_s) * factor).where(cases["world_size"] > 1)
 
 
 @_metric("iterations per second", PER_SECOND, "higher")
-def rate(cases: pd.DataFrame, time_s: pd.Series[float]) -> pd.Series[float]:
+def iteration_rate(cases: pd.DataFrame, time_s: pd.Series[float]) -> pd.Series[float]:
     """Operations per second, back to back: 1/t."""
     return 1 / time_s
 

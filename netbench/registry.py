@@ -53,7 +53,6 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
 
 def one_line(thing: object) -> str:
     """The first line of a thing's docstring: what ``netbench list`` and the documentation say of it."""
-    owner = thing if inspect.isroutine(thing) or inspect.isclass(thing) else type(thing)
-    text = inspect.getdoc(owner)
+    text = inspect.getdoc(thing)
     assert text, f"{thing!r} has no docstring"
     return text.splitlines()[0]

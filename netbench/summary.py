@@ -1,0 +1,269 @@
+"""Runs as they are read: found on disk, each case reduced to what its samples say, in one table.
+
+Only what a summary needs is read from the samples (four columns and the footer), file by file, so memory stays that
+of one case and the cost is linear in the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from netbench.errors import RecordError, UsageError
+from netbench.metrics import DEFAULT_RATE, evaluate
+from netbench.model import Case
+from netbench.modes import MODES
+from netbench.record import SCHEMA_VERSION, Manifest, RunFolder
+from netbench.statistics import Nanoseconds, Statistics, describe, headline_ns
+
+_CASE_COLUMNS = tuple(field.name for field in fields(Case))
+
+#: Counters of a rank over all timed iterations of a case, and how a case's ranks become one number.
+_COUNTERS: Mapping[str, Callable[[list[int]], int]] = {
+    "wire_sent_bytes": max,  # the busiest rank's
+    "wire_received_bytes": max,
+    "retransmits": sum,
+}
+
+_INTEGERS = (
+    *(name for name in _CASE_COLUMNS if name.endswith("_bytes")),
+    "streams",
+    "world_size",
+    "parts",
+    "iterations",
+    "wrong_elements",
+    *_COUNTERS,
+)
+
+
+def find_runs(path: Path) -> list[Path]:
+    """The run folders at or below ``path``, in order of their names, so by date. Raises UsageError if there are none."""
+    if not path.exists():
+        raise UsageError(f"{path}: no such file or folder; name a run or a folder of runs, such as results")
+    if path.name == "run.json":
+        return [path.parent]
+    found = []
+    for folder, inside, files in os.walk(path):
+        if "run.json" in files:
+            found.append(Path(folder))
+            inside.clear()  # thousands of samples, and no run
+    if not found:
+        raise UsageError(f"{path}: holds no run (no run.json at or below it); netbench sweep makes one")
+    return sorted(found)
+
+
+def load(path: str | os.PathLike[str]) -> list[Run]:
+    """The runs at or below ``path``: a run folder, or any folder of runs. Samples are read when asked for."""
+    return [load_run(found) for found in find_runs(Path(path))]
+
+
+def load_run(path: Path) -> Run:
+    """One run, its manifest read and checked. Raises RecordError."""
+    folder = RunFolder(path)
+    return Run(folder, folder.read_manifest())
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What one sample file says."""
+
+    case: Case
+    facts: dict[str, Any]
+    statistics: Statistics
+
+
+class Run:
+    """A run on disk. What it gives is read when first asked for; RecordError names the file that is at fault."""
+
+    def __init__(self, folder: RunFolder, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+
+    @property
+    def id(self) -> str:
+        return self.manifest.run_id
+
+    @property
+    def status(self) -> str:
+        """The manifest's, except that a run which says "running" and that nobody writes was interrupted."""
+        if self.manifest.status == "running" and not self.folder.is_locked():
+            return "interrupted"
+        return self.manifest.status
+
+    @property
+    def hosts(self) -> list[str]:
+        """Names of the hosts whose ranks took part, in order of the ranks."""
+        return list(dict.fromkeys(self.ranks()["host"].dropna()))
+
+    def facts(self, case_id: str) -> dict[str, Any]:
+        """What the workers found out about a finished case as a whole; docs/results-format.md lists it."""
+        return self._readings[self._finished(case_id)].facts
+
+    def times(self, case_id: str) -> Nanoseconds:
+        """The headline time of each timed iteration of a finished case, in ns, in order."""
+        return _times(self.folder.sample_file(self._finished(case_id)))[2]
+
+    def samples(self) -> pd.DataFrame:
+        """Every row of every finished case, warm-up iterations included, with all columns of the record."""
+        tables = [_open(self.folder.sample_file(case_id)) for case_id in sorted(self._readings)]
+        if not tables:
+            return pd.DataFrame()
+        measured = pa.concat_tables(
+            [file.read([name for name in file.schema_arrow.names if name not in ("case_id", *_CASE_COLUMNS)]) for file in tables],
+            promote_options="default",
+        ).unify_dictionaries()
+        # What is the same in all rows of a case is repeated here from the footers, which costs little memory.
+        rows = [file.metadata.num_rows for file in tables]
+        cases = [self._readings[case_id].case for case_id in sorted(self._readings)]
+        columns: dict[str, Any] = {}
+        for name in ("case_id", *_CASE_COLUMNS):
+            codes, values = pd.factorize(pd.Series([case.id if name == "case_id" else getattr(case, name) for case in cases]))
+            if isinstance(values[0], str):
+                columns[name] = pd.Categorical.from_codes(np.repeat(codes, rows), values)
+            else:
+                columns[name] = np.repeat(values.to_numpy()[codes], rows)
+        return pd.concat([pd.DataFrame(columns), measured.to_pandas()], axis=1)
+
+    def ranks(self) -> pd.DataFrame:
+        """One row for each rank of each finished case: its host and its counters over the timed iterations."""
+        rows = [
+            {"case_id": case_id, **rank}
+            for case_id, reading in self._readings.items()
+            for rank in reading.facts.get("ranks", [])
+        ]
+        columns = dict.fromkeys(["case_id", "rank", "host", *_COUNTERS, "wrong_elements"])
+        for row in rows:
+            columns |= dict.fromkeys(row)
+        return pd.DataFrame(rows, columns=list(columns)).astype(
+            {name: "Int64" for name in ("rank", *_COUNTERS, "wrong_elements")}
+        )
+
+    def summaries(self, rate: str = DEFAULT_RATE) -> pd.DataFrame:
+        """One row for each case of the plan, finished or not, in order of the plan.
+
+        ``status`` is ok, wrong, failed, skipped or missing, with a ``reason`` for all but ok. Only cases that are ok have
+        times and metrics. ``rate`` is one of metrics.RATES.
+        """
+        table = self._cases.copy()
+        measured = evaluate(table[table["status"] == "ok"], rate)
+        position = list(table.columns).index("median_ns")
+        # For people the metrics come first, the distribution and the counters that they were made from last.
+        return pd.concat([table.iloc[:, :position], measured.reindex(table.index), table.iloc[:, position:]], axis=1)
+
+    @cached_property
+    def _readings(self) -> dict[str, _Reading]:
+        case_ids = sorted(self.folder.finished())
+        # Most of the reading happens outside the interpreter's lock.
+        with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)) + 1)) as pool:
+            readings = pool.map(lambda case_id: _read(self.folder.sample_file(case_id), self.id), case_ids)
+            return dict(zip(case_ids, readings, strict=True))
+
+    @cached_property
+    def _cases(self) -> pd.DataFrame:
+        names = ["case_id", *_CASE_COLUMNS, "status", "reason", "parts", *Statistics._fields, "wrong_elements", *_COUNTERS]
+        table = pd.DataFrame(list(self._rows()), columns=names)
+        floats = {name: "float64" for name in Statistics._fields if name not in _INTEGERS}
+        return table.astype({name: "Int64" for name in _INTEGERS} | floats)
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        failures = {failure.case_id: failure.reason for failure in self.manifest.failures}
+        skips = {skip.id: skip.reason for skip in self.manifest.skips}
+        cases = {case.id: case for case in self.manifest.cases}
+        cases |= {case_id: reading.case for case_id, reading in self._readings.items() if case_id not in cases}
+        unmeasured = "not measured yet" if self.status == "running" else "the run ended before it"
+        for case_id, case in cases.items():
+            row = {"case_id": case_id, **asdict(case)}
+            if case_id in self._readings:
+                yield row | _findings(self._readings[case_id])
+            elif case_id in failures:
+                yield row | {"status": "failed", "reason": failures[case_id]}
+            elif case_id in skips:
+                yield row | {"status": "skipped", "reason": skips.pop(case_id)}
+            else:
+                yield row | {"status": "missing", "reason": unmeasured}
+        for skip_id, reason in skips.items():
+            yield {"case_id": skip_id, "status": "skipped", "reason": reason}
+
+    def _finished(self, case_id: str) -> str:
+        if not self.folder.sample_file(case_id).is_file():
+            raise UsageError(f"{case_id!r} is not a finished case of {self.folder.path}")
+        return case_id
+
+
+def _findings(reading: _Reading) -> dict[str, Any]:
+    """A finished case's part of its row; without statistics where the data that was moved is wrong."""
+    facts = reading.facts
+    row: dict[str, Any] = {
+        "status": facts.get("status", "ok"),
+        "parts": facts.get("parts"),
+        "wrong_elements": facts.get("wrong_elements"),
+    }
+    for name, combine in _COUNTERS.items():
+        counts = [rank[name] for rank in facts.get("ranks", []) if rank.get(name) is not None]
+        row[name] = combine(counts) if counts else None
+    if row["status"] == "ok":
+        return row | reading.statistics._asdict()
+    return row | {"reason": f"{row['wrong_elements']} elements were wrong after the operation"}
+
+
+def _read(path: Path, run_id: str) -> _Reading:
+    case, facts, times_ns = _times(path, run_id)
+    return _Reading(case, facts, describe(times_ns))
+
+
+def _times(path: Path, run_id: str | None = None) -> tuple[Case, dict[str, Any], Nanoseconds]:
+    """A sample file's case, facts and headline times; raises RecordError if the file is not whole."""
+    file = _open(path)
+    try:
+        metadata = {key.decode(): value for key, value in file.metadata.metadata.items()}
+        case = Case(**json.loads(metadata["netbench.case"]))
+        facts = json.loads(metadata["netbench.facts"])
+        table = file.read(["iteration", "phase", "duration_ns"], use_threads=False)
+        timed = table.filter(pa.compute.equal(table["phase"].cast(pa.string()), "timed"))
+        iteration, duration_ns = (timed[name].to_numpy() for name in ("iteration", "duration_ns"))
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
+        raise RecordError(f"{path}: is damaged: {error}") from None
+    written_by = metadata.get("netbench.run_id", b"").decode()
+    if case.id != path.stem:
+        raise RecordError(f"{path}: holds the samples of another case, {case.id}")
+    if run_id is not None and written_by != run_id:
+        raise RecordError(f"{path}: belongs to another run, {written_by}")
+    if not len(iteration):
+        raise RecordError(f"{path}: is empty: it has no timed iteration")
+    times_ns = headline_ns(iteration, duration_ns)
+    ranks = len(MODES[case.mode].participants(case.world_size))
+    if len(duration_ns) != ranks * len(times_ns):
+        raise RecordError(
+            f"{path}: is damaged: {len(duration_ns)} rows for {len(times_ns)} iterations of {ranks} ranks"
+        )
+    return case, facts, times_ns
+
+
+def _open(path: Path) -> Any:
+    """The parquet file at ``path``, its footer read and its version checked."""
+    try:
+        content = path.read_bytes()
+        if not content:
+            raise RecordError(f"{path}: is empty")
+        file = pq.ParquetFile(pa.py_buffer(content))
+        version = int((file.metadata.metadata or {}).get(b"netbench.schema_version", 0))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise RecordError(f"{path}: is damaged: {error}") from None
+    if version > SCHEMA_VERSION:
+        raise RecordError(
+            f"{path}: is of schema version {version}; this netbench reads up to {SCHEMA_VERSION}: upgrade it"
+        )
+    if version < 1:
+        raise RecordError(f"{path}: is not a sample file of netbench")
+    return file
