@@ -1,8 +1,8 @@
 """What is derived from a case's time: one function a metric, so that a new metric also appears for old runs.
 
-A metric takes the table of cases and a time in seconds for each of them, and returns seconds, bytes per second or a
-plain number; ``evaluate`` turns that into the units shown. The same function gives the value at the median and both ends
-of its confidence interval.
+A metric takes the table of cases and a time in seconds for each of them, and returns seconds, bytes per second or
+a plain number; ``evaluate`` turns that into the units shown. The same function gives the value at the median and at
+both ends of its confidence interval.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Better = Literal["higher", "lower", "neither"]
 
 @dataclass(frozen=True)
 class Unit:
-    """``text`` is what people read, ``suffix`` ends a column's name, ``factor`` is how many make up the SI unit."""
+    """``text`` is what people read, ``suffix`` ends a column's name, ``factor`` is how many make the SI unit."""
 
     text: str
     suffix: str
@@ -86,7 +86,9 @@ def evaluate(cases: pd.DataFrame, rate: str = DEFAULT_RATE) -> pd.DataFrame:
     """The columns of every metric for ``cases``, which have the columns of a run's summaries. Same index."""
     import pandas as pd
 
-    times = {end: cases[f"{name}_ns"] / 1e9 for end, name in (("", "median"), ("low", "low"), ("high", "high"))}
+    times = {
+        end: cases[f"{name}_ns"] / 1e9 for end, name in (("", "median"), ("low", "low"), ("high", "high"))
+    }
     columns: dict[str, pd.Series[float]] = {}
     for metric in METRICS.values():
         factor = metric.unit(rate).factor

@@ -17,8 +17,8 @@ Nanoseconds = NDArray[np.int64]
 def headline_ns(iteration: NDArray[np.int64], duration_ns: Nanoseconds) -> Nanoseconds:
     """The time of each iteration: that of its slowest rank, in order of the iterations.
 
-    A collective is over when its last rank is done. Rank 0 alone reads 15 to 43 % too fast on a busy machine, and a mean
-    over ranks hides the one that all of them wait for.
+    A collective is over when its last rank is done. Rank 0 alone reads 15 to 43 % too fast on a busy machine, and a
+    mean over ranks hides the one that all of them wait for.
 
     Both arguments have one element per rank per iteration, in any order; the result one per iteration.
     """
@@ -68,7 +68,7 @@ def describe(times_ns: Nanoseconds) -> Statistics:
 
 @cache
 def median_interval(count: int, confidence: float = 0.95) -> tuple[int, int] | None:
-    """Which of ``count`` ordered samples (from 0) enclose the median with at least ``confidence``; None if none can.
+    """Which two of ``count`` ordered samples (from 0) enclose the median with ``confidence``; None if none do.
 
     Each sample lies below the median with probability 1/2, so the number that do is binomial, whatever the
     distribution of the samples. Below 6 samples even the extremes do not give 95 %.
@@ -82,7 +82,7 @@ def median_interval(count: int, confidence: float = 0.95) -> tuple[int, int] | N
 
 @cache
 def samples_for(quantile: float, confidence: float = 0.95) -> int:
-    """How many samples it takes until the largest exceeds the quantile with ``confidence``: 59 for p95, 299 for p99."""
+    """How many samples it takes until the largest exceeds the quantile: 59 for p95, 299 for p99."""
     count = 1
     while quantile**count > 1 - confidence:
         count += 1

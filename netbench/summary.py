@@ -1,7 +1,7 @@
 """Runs as they are read: found on disk, each case reduced to what its samples say, in one table.
 
-Only what a summary needs is read from the samples (four columns and the footer), file by file, so memory stays that
-of one case and the cost is linear in the rows.
+Only what a summary needs is read from the samples (three columns and the footer), file by file, so memory stays
+that of one case and the cost is linear in the rows.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from netbench.statistics import Nanoseconds, Statistics, describe, headline_ns
 
 _CASE_COLUMNS = tuple(field.name for field in fields(Case))
 
+#: Sample columns that are the same in all rows of a file.
+_CONSTANT = ("case_id", *_CASE_COLUMNS)
+
 #: Counters of a rank over all timed iterations of a case, and how a case's ranks become one number.
 _COUNTERS: Mapping[str, Callable[[list[int]], int]] = {
     "wire_sent_bytes": max,  # the busiest rank's
@@ -48,7 +51,7 @@ _INTEGERS = (
 
 
 def find_runs(path: Path) -> list[Path]:
-    """The run folders at or below ``path``, in order of their names, so by date. Raises UsageError if there are none."""
+    """The run folders at or below ``path``, by name and so by date. Raises UsageError if there are none."""
     if not path.exists():
         raise UsageError(f"{path}: no such file or folder; name a run or a folder of runs, such as results")
     if path.name == "run.json":
@@ -84,7 +87,7 @@ class _Reading:
 
 
 class Run:
-    """A run on disk. What it gives is read when first asked for; RecordError names the file that is at fault."""
+    """A run on disk, read when first asked for. Raises RecordError naming the file that is at fault."""
 
     def __init__(self, folder: RunFolder, manifest: Manifest) -> None:
         self.folder = folder
@@ -116,27 +119,24 @@ class Run:
 
     def samples(self) -> pd.DataFrame:
         """Every row of every finished case, warm-up iterations included, with all columns of the record."""
-        tables = [_open(self.folder.sample_file(case_id)) for case_id in sorted(self._readings)]
-        if not tables:
+        if not self._readings:
             return pd.DataFrame()
-        measured = pa.concat_tables(
-            [file.read([name for name in file.schema_arrow.names if name not in ("case_id", *_CASE_COLUMNS)]) for file in tables],
-            promote_options="default",
-        ).unify_dictionaries()
-        # What is the same in all rows of a case is repeated here from the footers, which costs little memory.
-        rows = [file.metadata.num_rows for file in tables]
-        cases = [self._readings[case_id].case for case_id in sorted(self._readings)]
-        columns: dict[str, Any] = {}
-        for name in ("case_id", *_CASE_COLUMNS):
-            codes, values = pd.factorize(pd.Series([case.id if name == "case_id" else getattr(case, name) for case in cases]))
-            if isinstance(values[0], str):
-                columns[name] = pd.Categorical.from_codes(np.repeat(codes, rows), values)
-            else:
-                columns[name] = np.repeat(values.to_numpy()[codes], rows)
-        return pd.concat([pd.DataFrame(columns), measured.to_pandas()], axis=1)
+        files = [_open(self.folder.sample_file(case_id)) for case_id in self._readings]
+        tables = [
+            file.read([name for name in file.schema_arrow.names if name not in _CONSTANT]) for file in files
+        ]
+        measured = pa.concat_tables(tables, promote_options="default").unify_dictionaries()
+        # What is the same in all rows of a case is cheaper to repeat here than to read.
+        rows = [file.metadata.num_rows for file in files]
+        cases = [{"case_id": case_id, **asdict(reading.case)} for case_id, reading in self._readings.items()]
+        constant = pd.DataFrame(cases, columns=list(_CONSTANT))
+        constant = constant.astype(dict.fromkeys(constant.select_dtypes(exclude="number"), "category"))
+        repeated = constant.loc[np.repeat(np.arange(len(rows)), rows)].reset_index(drop=True)
+        parts: list[pd.DataFrame] = [repeated, measured.to_pandas()]
+        return pd.concat(parts, axis=1)
 
     def ranks(self) -> pd.DataFrame:
-        """One row for each rank of each finished case: its host and its counters over the timed iterations."""
+        """One row for each rank of each finished case: host, and counters over the timed iterations."""
         rows = [
             {"case_id": case_id, **rank}
             for case_id, reading in self._readings.items()
@@ -146,20 +146,22 @@ class Run:
         for row in rows:
             columns |= dict.fromkeys(row)
         return pd.DataFrame(rows, columns=list(columns)).astype(
-            {name: "Int64" for name in ("rank", *_COUNTERS, "wrong_elements")}
+            dict.fromkeys(("rank", *_COUNTERS, "wrong_elements"), "Int64")
         )
 
     def summaries(self, rate: str = DEFAULT_RATE) -> pd.DataFrame:
         """One row for each case of the plan, finished or not, in order of the plan.
 
-        ``status`` is ok, wrong, failed, skipped or missing, with a ``reason`` for all but ok. Only cases that are ok have
-        times and metrics. ``rate`` is one of metrics.RATES.
+        ``status`` is ok, wrong, failed, skipped or missing, with a ``reason`` for all but ok. Only cases that are ok
+        have times and metrics. ``rate`` is one of metrics.RATES.
         """
         table = self._cases.copy()
         measured = evaluate(table[table["status"] == "ok"], rate)
         position = list(table.columns).index("median_ns")
         # For people the metrics come first, the distribution and the counters that they were made from last.
-        return pd.concat([table.iloc[:, :position], measured.reindex(table.index), table.iloc[:, position:]], axis=1)
+        return pd.concat(
+            [table.iloc[:, :position], measured.reindex(table.index), table.iloc[:, position:]], axis=1
+        )
 
     @cached_property
     def _readings(self) -> dict[str, _Reading]:
@@ -171,16 +173,27 @@ class Run:
 
     @cached_property
     def _cases(self) -> pd.DataFrame:
-        names = ["case_id", *_CASE_COLUMNS, "status", "reason", "parts", *Statistics._fields, "wrong_elements", *_COUNTERS]
+        names = [
+            "case_id",
+            *_CASE_COLUMNS,
+            "status",
+            "reason",
+            "parts",
+            *Statistics._fields,
+            "wrong_elements",
+            *_COUNTERS,
+        ]
         table = pd.DataFrame(list(self._rows()), columns=names)
         floats = {name: "float64" for name in Statistics._fields if name not in _INTEGERS}
-        return table.astype({name: "Int64" for name in _INTEGERS} | floats)
+        return table.astype(dict.fromkeys(_INTEGERS, "Int64") | floats)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         failures = {failure.case_id: failure.reason for failure in self.manifest.failures}
         skips = {skip.id: skip.reason for skip in self.manifest.skips}
         cases = {case.id: case for case in self.manifest.cases}
-        cases |= {case_id: reading.case for case_id, reading in self._readings.items() if case_id not in cases}
+        cases |= {
+            case_id: reading.case for case_id, reading in self._readings.items() if case_id not in cases
+        }
         unmeasured = "not measured yet" if self.status == "running" else "the run ended before it"
         for case_id, case in cases.items():
             row = {"case_id": case_id, **asdict(case)}

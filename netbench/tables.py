@@ -1,0 +1,293 @@
+"""What ``netbench show`` and ``netbench runs`` print: one function a format, each writing runs to a stream.
+
+pandas and rich are imported when something is printed, so that the names of the formats cost nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from netbench.errors import RecordError
+from netbench.metrics import DEFAULT_RATE, METRICS
+from netbench.model import DTYPES
+from netbench.record import write_atomically
+from netbench.registry import Registry
+from netbench.units import about_bytes, about_seconds, format_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+    from rich.table import Table
+
+    from netbench.summary import Run
+
+_Write = Callable[["Sequence[Run]", str, TextIO], None]
+
+#: Cases that were never started, which the tables for people count by their reason instead of listing them.
+_ABSENT = ("skipped", "missing")
+
+_STYLES = {"ok": "", "wrong": "bold red", "failed": "red"}
+
+#: Columns of the tables for people that hold words, and those given up first where the terminal is narrow.
+_WORDS = ("mode", "backend", "dtype", "status")
+_DISPENSABLE = ("S", "T", "dtype", "iterations", "traffic", "from", "to", "algbw", "spread")
+
+
+class Format:
+    """``write(runs, rate, file)`` prints the cases of ``runs``; ``rate`` is one of metrics.RATES."""
+
+    def __init__(self, name: str, write: _Write) -> None:
+        self.name = name
+        self.write = write
+        self.__doc__ = write.__doc__
+
+
+FORMATS: Registry[Format] = Registry("format")
+
+
+def _format(name: str) -> Callable[[_Write], _Write]:
+    def add(write: _Write) -> _Write:
+        FORMATS.add(Format(name, write))
+        return write
+
+    return add
+
+
+@_format("table")
+def write_table(runs: Sequence[Run], rate: str, file: TextIO) -> None:
+    """For people: the main numbers of every case in units that suit, as many as the terminal is wide."""
+    console = _console(file)
+    for run in runs:
+        table = _main_numbers(run, rate)
+        for column in _DISPENSABLE:
+            if _width(table) <= console.width:
+                break
+            table = table.drop(columns=column, errors="ignore")
+        console.print(_drawn(run, table))
+        for line in _notes(run, rate):
+            console.print(line, markup=False, highlight=False, style="dim")
+
+
+@_format("csv")
+def write_csv(runs: Sequence[Run], rate: str, file: TextIO) -> None:
+    """Every column of every case, comma-separated, under one heading."""
+    _cases(runs, rate).to_csv(file, index=False, lineterminator="\n")
+
+
+@_format("json")
+def write_json(runs: Sequence[Run], rate: str, file: TextIO) -> None:
+    """Every column of every case, as a list of objects; what is unknown is null."""
+    json.dump(_plain(_cases(runs, rate)), file, indent=1, allow_nan=False)
+    file.write("\n")
+
+
+@_format("markdown")
+def write_markdown(runs: Sequence[Run], rate: str, file: TextIO) -> None:
+    """The main numbers of every case as a Markdown table a run, to paste into an issue."""
+    for run in runs:
+        table = _main_numbers(run, rate)
+        rules = ["---" if name in _WORDS else "---:" for name in table]
+        lines: list[list[str]] = [[*map(str, table)], rules, *table.to_numpy().tolist()]
+        body = "\n".join(
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+        )
+        notes = "\n".join(f"* {line}" for line in _notes(run, rate))
+        file.write(f"**{_title(run)}**\n\n{body}\n\n{notes}\n\n")
+
+
+@_format("torchft")
+def write_torchft(runs: Sequence[Run], rate: str, file: TextIO) -> None:
+    """The lines of torchft's pull request 199, with its arithmetic: Gbit/s of the tensor a rank passes in."""
+    for run in runs:
+        cases = run.summaries()
+        cases = cases[cases["status"] == "ok"]
+        for (mode, backend, world_size, dtype), group in cases.groupby(
+            ["mode", "backend", "world_size", "dtype"], sort=False
+        ):
+            host = ",".join(run.hosts)
+            file.write(
+                f"# {mode=!s} {backend=!s} world_size={world_size} {dtype=!s} {host=!s} run={run.id}\n\n"
+            )
+            for streams, lines in group.groupby("streams"):
+                file.write(f"count={streams}\n\n")
+                for case in lines.sort_values("tensor_bytes").to_dict("records"):
+                    file.write(_torchft_line(case) + "\n")
+                file.write("\n")
+
+
+def _torchft_line(case: dict[Any, Any]) -> str:
+    transport, device = ("NCCL", "cuda") if case["backend"] == "nccl" else ("TCP", "cpu")
+    iters, nelem = case["iterations"], case["tensor_bytes"] // DTYPES[case["dtype"]]
+    qps = 1e9 / case["mean_ns"]  # iterations over the sum of their times
+    gb = case["tensor_bytes"] / 1e9
+    bandwidth_gbps = qps * gb * 8
+    return f"{transport=} {device=} {iters=} {nelem=} {qps=} {gb=} {bandwidth_gbps=}"
+
+
+def runs_table(paths: Iterable[Path]) -> Table:
+    """One row a run: when, what became of it, how many cases are measured, and which question it answers.
+
+    Reads no samples. A run that cannot be read is a row that says why.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from netbench.summary import load_run
+
+    table = Table()
+    for heading in ("date (UTC)", "run", "status", "cases", "question"):
+        table.add_column(heading, justify="right" if heading == "cases" else "left", overflow="fold")
+    for path in paths:
+        try:
+            run = load_run(path)
+        except RecordError as error:
+            table.add_row("", Text(str(path)), Text("unreadable", "red"), "", Text(str(error)))
+            continue
+        manifest = run.manifest
+        done = len(run.folder.finished() & {case.id for case in manifest.cases})
+        table.add_row(
+            f"{manifest.started_at:%Y-%m-%d %H:%M}",
+            Text(str(path)),
+            Text(run.status, "" if run.status == "finished" else "yellow"),
+            f"{done}/{len(manifest.cases)}",
+            Text(manifest.question),
+        )
+    return table
+
+
+def write_runs(paths: Iterable[Path], file: TextIO) -> None:
+    """Prints ``runs_table``."""
+    _console(file).print(runs_table(paths))
+
+
+def summary_csv(run: Run, rate: str = DEFAULT_RATE) -> str:
+    """The text of a run's ``summary.csv``: every column of every case."""
+    text: str = _cases([run], rate).to_csv(index=False, lineterminator="\n")
+    return text
+
+
+def write_summary(run: Run) -> Path:
+    """Puts ``summary.csv`` into the run's folder. Raises StorageError."""
+    path = run.folder.path / "summary.csv"
+    write_atomically(path, summary_csv(run).encode())
+    return path
+
+
+def _console(file: TextIO) -> Console:
+    from rich.console import Console
+
+    # In a pipe there is no width to fit, and lines must not be cut.
+    return Console(file=file) if file.isatty() else Console(file=file, width=400)
+
+
+def _cases(runs: Sequence[Run], rate: str) -> pd.DataFrame:
+    import pandas as pd
+
+    tables = []
+    for run in runs:
+        table = run.summaries(rate)
+        table.insert(0, "run_id", run.id)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def _plain(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of Python's own types, None for whatever is unknown."""
+    known = table.notna()
+    return [
+        {str(name): value if there else None for (name, value), there in zip(row.items(), mask, strict=True)}
+        for row, mask in zip(table.astype(object).to_dict("records"), known.to_numpy(), strict=True)
+    ]
+
+
+def _title(run: Run) -> str:
+    ending = "" if run.status == "finished" else f" ({run.status})"
+    question = f": {run.manifest.question}" if run.manifest.question else ""
+    return f"{run.id}{ending}{question}"
+
+
+def _notes(run: Run, rate: str) -> list[str]:
+    """What a reader of the main numbers has to know, and why some cases are not among them."""
+    cases = run.summaries()
+    absent = cases[cases["status"].isin(_ABSENT)].groupby(["status", "reason"], sort=False).size()
+    return [
+        f"hosts: {', '.join(run.hosts) or 'none'}; algbw, busbw: {rate}; traffic: bytes on the wire over T",
+        "time: median of the slowest rank's times; from, to: its 95 % interval; spread: (p75 - p25) / median",
+        *(f"{count} {key[0]}: {key[1]}" for key, count in absent.items() if isinstance(key, tuple)),
+    ]
+
+
+def _main_numbers(run: Run, rate: str) -> pd.DataFrame:
+    """A table of texts: one row for each case that was started."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [_main_row(case, rate) for case in _plain(run.summaries(rate)) if case["status"] not in _ABSENT]
+    )
+
+
+def _main_row(case: dict[str, Any], rate: str) -> dict[str, str]:
+    def bandwidth(metric: str) -> str:
+        return _shown(case[METRICS[metric].column(rate=rate)], _three_digits)
+
+    def seconds(name: str) -> str:
+        return _shown(case[name], lambda ns: about_seconds(ns / 1e9))
+
+    return {
+        "mode": case["mode"],
+        "backend": case["backend"],
+        "N": str(case["world_size"]),
+        "K": str(case["streams"]),
+        "dtype": case["dtype"],
+        "tensor": format_bytes(case["tensor_bytes"]),
+        "S": about_bytes(case["message_bytes"]),
+        "T": about_bytes(case["transmit_bytes"]),
+        "iterations": _shown(case["iterations"], str),
+        "time": seconds("median_ns"),
+        "from": seconds("low_ns"),
+        "to": seconds("high_ns"),
+        "algbw": bandwidth("algbw"),
+        "busbw": bandwidth("busbw"),
+        "spread": _shown(case["spread"], lambda ratio: f"{ratio:.0%}"),
+        "traffic": _shown(case["traffic_ratio"], lambda ratio: f"{ratio:.2f}"),
+        "status": case["status"] if case["reason"] is None else f"{case['status']}: {case['reason']}",
+    }
+
+
+def _width(table: pd.DataFrame) -> int:
+    """Columns of a terminal that the table takes, with room for a short status; a longer one is folded."""
+    widths = table.astype(str).apply(lambda column: max(column.str.len().max(), len(str(column.name))) + 2)
+    return int(widths.drop("status", errors="ignore").sum()) + 10
+
+
+def _drawn(run: Run, table: pd.DataFrame) -> Table:
+    """The main numbers for a terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(
+        title=Text(_title(run)),
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for name in map(str, table):
+        justify: Literal["left", "right"] = "left" if name in _WORDS else "right"
+        drawn.add_column(name, justify=justify, no_wrap=name != "status", overflow="fold")
+    for row in table.to_numpy().tolist():
+        drawn.add_row(*map(Text, row), style=_STYLES[row[-1].split(":")[0]])
+    return drawn
+
+
+def _shown(value: Any, show: Callable[[Any], str]) -> str:
+    return "" if value is None else show(value)
+
+
+def _three_digits(value: float) -> str:
+    """1234.5 -> ``1234``, 12.345 -> ``12.3``, 0.00123 -> ``0.00123``."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
