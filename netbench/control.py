@@ -43,10 +43,7 @@ class Control:
         padded[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.world_size)]
         self.group.allgather([texts], [padded]).wait(self._limit)
-        return [
-            json.loads(text[: int(length)].numpy().tobytes())
-            for text, length in zip(texts, lengths, strict=True)
-        ]
+        return [json.loads(text[: int(length)].numpy().tobytes()) for text, length in zip(texts, lengths, strict=True)]
 
     def gather(self, samples: np.ndarray) -> list[np.ndarray]:
         """Every rank's int64 array of one common shape on rank 0, an empty list elsewhere."""

@@ -110,7 +110,9 @@ def check_interface(name: str) -> None:
     if not psutil.net_if_stats()[name].isup:
         raise UsageError(f"--interface: {name!r} is down; bring it up or choose another of {', '.join(known)}")
     if not of_interface(name)["addresses"]:
-        raise UsageError(f"--interface: {name!r} has no IP address; give it one or choose another of {', '.join(known)}")
+        raise UsageError(
+            f"--interface: {name!r} has no IP address; give it one or choose another of {', '.join(known)}"
+        )
 
 
 def _variables(environment: Iterable[str]) -> dict[str, str]:

@@ -45,7 +45,7 @@ class StorageError(NetbenchError):
     exit_code = Exit.STORAGE
 
 
-class Stopped(NetbenchError):
+class Stopped(NetbenchError):  # noqa: N818 - no error, but what was asked for
     """The user or the system asked the program to end; ``exit_code`` tells which."""
 
     def __init__(self, message: str, exit_code: Exit) -> None:

@@ -29,7 +29,7 @@ class Launcher:
         raise NotImplementedError
 
     def start(self, job: Job) -> subprocess.Popen[bytes]:
-        """Starts the ranks. Raises LaunchError when the program cannot be run, StorageError when nothing can be written."""
+        """Starts the ranks. Raises LaunchError when the program cannot be run, StorageError on a full disk."""
         folder = RunFolder(job.run_folder)
         job_file = folder.job(job.launch)
         write_atomically(job_file, job.model_dump_json(indent=1).encode())

@@ -48,7 +48,12 @@ class Case:
     def id(self) -> str:
         """Stable and readable, the same in logs, file names, tests and ``--only``."""
         return case_id(
-            self.mode, self.backend, self.streams, self.world_size, self.dtype, format_bytes(self.tensor_bytes)
+            self.mode,
+            self.backend,
+            self.streams,
+            self.world_size,
+            self.dtype,
+            format_bytes(self.tensor_bytes),
         )
 
 

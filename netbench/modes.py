@@ -81,7 +81,11 @@ class Mode:
 
     def ratio(self, kind: str, world_size: int) -> Fraction:
         """The byte count of this kind (``tensor``, ``message`` or ``transmit``) as a multiple of tensor_bytes."""
-        ratios = {"tensor": lambda n: Fraction(1), "message": self.message_ratio, "transmit": self.transmit_ratio}
+        ratios = {
+            "tensor": lambda n: Fraction(1),
+            "message": self.message_ratio,
+            "transmit": self.transmit_ratio,
+        }
         return ratios[kind](world_size)
 
     def bus_factor(self, world_size: int) -> Fraction:

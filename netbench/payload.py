@@ -7,15 +7,19 @@ shifted, stale or from the wrong rank shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
 from netbench.modes import Expected
 
-#: Elements handled at once: large tensors are filled and checked without a second tensor of their size.
+#: Elements handled at once, so that a large tensor needs no second one of its size beside it.
 _BLOCK = 1 << 20
+
+#: The quotient by this breaks the short period of the remainder.
+_STRIDE = 1021
 
 #: No pattern and no sum of patterns has this value, and every dtype can hold it.
 POISON = 127
@@ -29,31 +33,38 @@ class Payload:
     round: int
 
     @property
-    def _modulus(self) -> int:
+    def modulus(self) -> int:
         return max(2, min(7, 120 // self.world_size + 1))
-
-    def _values(self, start: int, stop: int, rank: int) -> torch.Tensor:
-        index = torch.arange(start, stop, dtype=torch.int64)
-        # The quotient breaks the short period of the remainder, so a shift by any number of elements shows.
-        return (index + index // 1021 + 3 * rank + 5 * self.round) % self._modulus
 
     def fill(self, tensor: torch.Tensor, rank: int) -> None:
         """Writes the input of ``rank`` into a one-dimensional tensor."""
-        for start, stop in _blocks(len(tensor)):
-            tensor[start:stop] = self._values(start, stop, rank).to(tensor.dtype)
+        for start, block in self._blocks(0, len(tensor), [rank], tensor.dtype):
+            tensor[start : start + len(block)] = block.to(tensor.device)
 
     def count_wrong(self, expected: Expected) -> int:
         """Elements of the view that differ from the sum of the named ranks' inputs."""
+        view = expected.view
         wrong = 0
-        for start, stop in _blocks(len(expected.view)):
-            first, last = expected.start + start, expected.start + stop
-            total = torch.zeros(stop - start, dtype=torch.int64)
-            for rank in expected.ranks:
-                total += self._values(first, last, rank)
-            wrong += int((expected.view[start:stop].cpu() != total.to(expected.view.dtype)).sum())
+        for start, block in self._blocks(expected.start, len(view), expected.ranks, view.dtype):
+            wrong += int((view[start : start + len(block)] != block.to(view.device)).sum())
         return wrong
 
+    def _blocks(
+        self, first: int, count: int, ranks: Sequence[int], dtype: torch.dtype
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """(offset from ``first``, right values) over ``count`` elements from index ``first``."""
+        tile = _tile(self, tuple(ranks), dtype)
+        period = _STRIDE * self.modulus
+        for start in range(0, count, _BLOCK):
+            phase = (first + start) % period
+            yield start, tile[phase : phase + min(_BLOCK, count - start)]
 
-def _blocks(elements: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, elements, _BLOCK):
-        yield start, min(start + _BLOCK, elements)
+
+@lru_cache(maxsize=128)
+def _tile(payload: Payload, ranks: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """The sum of the ranks' inputs over one block, with a period more, so that a block may begin anywhere in it."""
+    index = torch.arange(_BLOCK + _STRIDE * payload.modulus, dtype=torch.int64)
+    total = torch.zeros_like(index)
+    for rank in ranks:
+        total += (index + index // _STRIDE + 3 * rank + 5 * payload.round) % payload.modulus
+    return total.to(dtype)

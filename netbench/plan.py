@@ -34,16 +34,16 @@ class Plan:
         cases = tuple(case for case in self.cases if fnmatchcase(case.id, pattern))
         skips = tuple(skip for skip in self.skips if fnmatchcase(skip.id, pattern))
         if not cases and not skips:
-            known = [item.id for item in (*self.cases, *self.skips)]
-            raise UsageError(f"--only: {pattern!r} matches none of the {len(known)} cases{did_you_mean(pattern, known)}")
+            known = [case.id for case in self.cases] + [skip.id for skip in self.skips]
+            raise UsageError(
+                f"--only: {pattern!r} matches none of the {len(known)} cases{did_you_mean(pattern, known)}"
+            )
         return Plan(cases, skips)
 
     def without(self, skips: Iterable[Skip]) -> Plan:
         """The plan with some of its cases turned into skips."""
         added = {skip.id: skip for skip in skips}
-        return Plan(
-            tuple(case for case in self.cases if case.id not in added), (*self.skips, *added.values())
-        )
+        return Plan(tuple(case for case in self.cases if case.id not in added), (*self.skips, *added.values()))
 
     def shuffled(self, seed: int) -> Plan:
         """The cases in a random order fixed by ``seed``, so that drift of the machine does not follow an axis."""
@@ -54,9 +54,7 @@ def make_plan(config: SweepConfig) -> Plan:
     """Every point of ``config``'s axes in reading order, as a case or as a skip with its reason."""
     cases: dict[str, Case] = {}
     skips: list[Skip] = []
-    points = product(
-        config.modes, config.world_sizes, config.backends, config.streams, config.dtypes, config.sizes
-    )
+    points = product(config.modes, config.world_sizes, config.backends, config.streams, config.dtypes, config.sizes)
     for mode_name, world_size, backend, streams, dtype, size in points:
         outcome = _point(mode_name, world_size, backend, streams, dtype, size, config.sizes_of)
         if isinstance(outcome, Case) and outcome.id in cases:

@@ -136,7 +136,8 @@ class RunFolder:
         version = document.get("schema_version") if isinstance(document, dict) else None
         if isinstance(version, int) and version > SCHEMA_VERSION:
             raise RecordError(
-                f"{self.manifest}: is of schema version {version}; this netbench reads up to {SCHEMA_VERSION}: upgrade it"
+                f"{self.manifest}: is of schema version {version}; "
+                f"this netbench reads up to {SCHEMA_VERSION}: upgrade it"
             )
         try:
             return Manifest.model_validate(document)

@@ -14,7 +14,8 @@ from netbench.errors import UsageError, did_you_mean
 
 
 class Named(Protocol):
-    name: str
+    @property
+    def name(self) -> str: ...
 
 
 Thing = TypeVar("Thing", bound=Named)

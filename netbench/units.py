@@ -13,7 +13,13 @@ _BYTES = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _BYTES |= {_letter: 1024**_power, f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power}
 
-_SECONDS = {"": Fraction(1), "s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "min": Fraction(60)}
+_SECONDS = {
+    "": Fraction(1),
+    "s": Fraction(1),
+    "ms": Fraction(1, 10**3),
+    "us": Fraction(1, 10**6),
+    "min": Fraction(60),
+}
 
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
@@ -46,11 +52,14 @@ def parse_sizes(text: str) -> list[int]:
     pieces = text.split(":")
     factor = re.fullmatch(r"\s*[x*](\d+(?:\.\d+)?)\s*", pieces[2]) if len(pieces) == 3 else None
     if factor is None or Fraction(factor[1]) <= 1:
-        raise ValueError(f"{text!r} is not a range of sizes; write min:max:xfactor with a factor above 1, as 1KiB:64MiB:x4")
+        raise ValueError(
+            f"{text!r} is not a range of sizes; write min:max:xfactor with a factor above 1, as 1KiB:64MiB:x4"
+        )
     low, high, step = parse_bytes(pieces[0]), parse_bytes(pieces[1]), Fraction(factor[1])
     if low > high:
         raise ValueError(f"{text!r} runs backwards; write the smaller size first")
-    sizes, size = [], Fraction(low)
+    sizes: list[int] = []
+    size = Fraction(low)
     while size <= high:
         if not sizes or int(size) != sizes[-1]:
             sizes.append(int(size))

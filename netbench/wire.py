@@ -5,7 +5,6 @@ Source: ``struct tcp_info`` in Linux' ``include/uapi/linux/tcp.h``; ``tcpi_bytes
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 from collections.abc import Iterable
@@ -34,7 +33,7 @@ class Traffic:
 
 def connections() -> frozenset[int]:
     """File descriptors of this process's connected TCP sockets."""
-    return frozenset(fd for fd in map(int, os.listdir("/proc/self/fd")) if _is_connected_tcp(fd))
+    return frozenset(fd for fd in (int(path.name) for path in Path("/proc/self/fd").iterdir()) if _is_connected_tcp(fd))
 
 
 def traffic(descriptors: Iterable[int]) -> Traffic | None:

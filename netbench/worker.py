@@ -12,8 +12,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -162,7 +160,11 @@ class Worker:
         write_samples(self.folder, case, samples_table(self.job.run_id, case, samples, facts))
         slowest = np.max([array[self.job.warmup :, 3] for _, array in samples], axis=0)
         self.events.tell(
-            "finished", case_id=case.id, status=facts["status"], wrong_elements=wrong, time_s=float(np.median(slowest)) / 1e9
+            "finished",
+            case_id=case.id,
+            status=facts["status"],
+            wrong_elements=wrong,
+            time_s=float(np.median(slowest)) / 1e9,
         )
 
 

@@ -1,0 +1,30 @@
+"""Everything that has a name, with a line each: what ``netbench list`` prints and the documentation's tables hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from netbench.backends import BACKENDS
+from netbench.config import presets, question
+from netbench.figures import FIGURES
+from netbench.launch import LAUNCHERS
+from netbench.metrics import METRICS
+from netbench.modes import MODES
+from netbench.registry import Registry, one_line
+from netbench.tables import FORMATS
+
+REGISTRIES: Mapping[str, Registry[Any]] = {
+    "modes": MODES,
+    "backends": BACKENDS,
+    "metrics": METRICS,
+    "figures": FIGURES,
+    "formats": FORMATS,
+    "launchers": LAUNCHERS,
+}
+
+
+def sections() -> dict[str, dict[str, str]]:
+    """Section title -> name -> one line, presets last."""
+    listed = {title: {name: one_line(registry[name]) for name in registry} for title, registry in REGISTRIES.items()}
+    return listed | {"presets": {name: question(path) for name, path in presets().items()}}

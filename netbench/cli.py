@@ -1,0 +1,269 @@
+"""The command line: options in, one call, output out. What a command does lives elsewhere.
+
+The reading half (pandas, matplotlib) and the launch are imported inside the commands that use them, so that help,
+lists and dry runs answer at once.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import netbench
+from netbench import config as configuration
+from netbench.errors import NetbenchError, Stopped, UsageError
+from netbench.plan import Plan, make_plan
+
+if TYPE_CHECKING:
+    from netbench.record import Manifest, RunFolder
+    from netbench.summary import Run
+
+app = typer.Typer(
+    name="netbench",
+    help="Measures what torch.distributed really gets out of a network over TCP.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Out = Annotated[
+    str | None,
+    typer.Option("--out", help="Where runs are put.", show_default="results", rich_help_panel="Record"),
+]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"netbench {netbench.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None: ...
+
+
+@app.command()
+def sweep(
+    config: Annotated[
+        str | None,
+        typer.Argument(metavar="[CONFIG.toml]", help="A file, or a preset's name; options override it."),
+    ] = None,
+    modes: Annotated[str | None, typer.Option(help="What is run, as send_recv,all_gather,allreduce.")] = None,
+    backends: Annotated[str | None, typer.Option(help="Over what, as gloo,parallel_gloo.")] = None,
+    streams: Annotated[str | None, typer.Option(help="Stream counts, as 1,2,4,10,20.")] = None,
+    world_sizes: Annotated[str | None, typer.Option(help="Numbers of ranks, as 2,3,4.")] = None,
+    dtypes: Annotated[str | None, typer.Option(help="Element types, as float32,bfloat16.")] = None,
+    sizes: Annotated[
+        str | None, typer.Option(help="Bytes: a list as 10KB,1MB or a range as 1KiB:64MiB:x4, or both.")
+    ] = None,
+    sizes_of: Annotated[
+        str | None, typer.Option(help="What the sizes fix: tensor, message (S) or transmit (T) bytes.")
+    ] = None,
+    iterations: Annotated[str | None, typer.Option(help="Timed iterations a case.")] = None,
+    warmup: Annotated[str | None, typer.Option(help="Iterations before them, recorded but not counted.")] = None,
+    pause: Annotated[str | None, typer.Option(help="Between iterations, as 0.1 or 100ms.")] = None,
+    timeout: Annotated[str | None, typer.Option(help="Limit of one operation, as 60 or 60s.")] = None,
+    interface: Annotated[str | None, typer.Option(help="What Gloo is bound to; lo unless given.")] = None,
+    seed: Annotated[str | None, typer.Option(help="Fixes the random order of the cases.")] = None,
+    name: Annotated[str | None, typer.Option(help="A word in the run's id.")] = None,
+    question: Annotated[str | None, typer.Option(help="What the run is to answer, a line.")] = None,
+    out: Annotated[str | None, typer.Option(help="Where runs are put.")] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="CASE_ID_OR_GLOB", help="Run only these cases, as 'allreduce-*-n2-*'."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print cases and skips; start nothing.")] = False,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Run what is missing in this run, and repeat nothing.")
+    ] = None,
+) -> None:
+    """Launch torchrun workers and measure the product of the axes; every option is a TOML key of the same name."""
+    given = dict(locals())
+    options = {key: given[key] for key in configuration.SweepConfig.model_fields if given[key] is not None}
+    if resume is not None:
+        given_too = [*options, *(["CONFIG.toml"] if config else []), *(["only"] if only else [])]
+        if given_too:
+            raise UsageError(f"--resume: takes everything from the run itself; leave out {', '.join(given_too)}")
+        _resume(resume, dry_run)
+        return
+    settings = configuration.resolve(configuration.preset(config) if config else _default(), options)
+    if settings.interface:
+        from netbench.environment import check_interface
+
+        check_interface(settings.interface)
+    plan = make_plan(settings)
+    if only:
+        plan = plan.only(only)
+    from netbench.sweep import fit_to_memory, new_run
+
+    plan = fit_to_memory(plan)
+    if dry_run:
+        _print_plan(plan)
+        return
+    if not plan.cases:
+        raise UsageError(f"nothing to run: all {len(plan.skips)} cases are skips\n{_reasons(plan)}")
+    _run(*new_run(settings, plan, ["netbench", *sys.argv[1:]]))
+
+
+def _default() -> Path | None:
+    return configuration.presets().get("default")
+
+
+def _resume(path: Path, dry_run: bool) -> None:
+    from netbench.sweep import resumed_run
+
+    folder, manifest = resumed_run(path)
+    finished = folder.finished()
+    missing = tuple(case for case in manifest.cases if case.id not in finished)
+    if dry_run:
+        _print_plan(Plan(missing, ()))
+        return
+    print(f"{len(missing)} of {len(manifest.cases)} cases are missing", file=sys.stderr)
+    _run(folder, manifest)
+
+
+def _run(folder: RunFolder, manifest: Manifest) -> None:
+    """Runs a sweep to its end, then prints its table, where its record lies, and how to go on."""
+    from netbench.display import make_display
+    from netbench.sweep import Sweep
+
+    if manifest.skips:
+        print(
+            f"{len(manifest.skips)} cases are skipped:\n{_reasons(Plan((), tuple(manifest.skips)))}",
+            file=sys.stderr,
+        )
+    ended: NetbenchError | None = None
+    try:
+        Sweep(folder, manifest, make_display()).run()
+    except NetbenchError as error:
+        ended = error
+    _print_end(folder)
+    if isinstance(ended, Stopped):
+        raise Stopped(f"{ended}; go on with: netbench sweep --resume {shlex.quote(str(folder.path))}", ended.exit_code)
+    if ended is not None:
+        raise ended
+    _raise_for_cases(folder)
+
+
+def _print_end(folder: RunFolder) -> None:
+    from netbench.summary import load_run
+    from netbench.tables import write_summary, write_table
+
+    run = load_run(folder.path)
+    if not folder.finished():
+        return
+    write_table([run], "Gbit/s", sys.stdout)
+    sys.stdout.flush()
+    write_summary(run)
+    print(f"record: {folder.path}\nplot it: netbench plot {shlex.quote(str(folder.path))}", file=sys.stderr)
+
+
+def _raise_for_cases(folder: RunFolder) -> None:
+    """Raises NetbenchError (exit code 1) when a case failed or moved wrong data."""
+    from netbench.summary import load_run
+
+    cases = load_run(folder.path).summaries()
+    bad = cases[cases["status"].isin(["failed", "wrong"])]
+    if len(bad):
+        lines = [
+            f"  {case_id}: {status}: {reason}"
+            for case_id, status, reason in zip(bad["case_id"], bad["status"], bad["reason"], strict=True)
+        ]
+        raise NetbenchError(f"{len(bad)} of {len(cases)} cases did not end well:\n" + "\n".join(lines))
+
+
+def _print_plan(plan: Plan) -> None:
+    for case in plan.cases:
+        print(
+            f"{case.id}  tensor={case.tensor_bytes} B  message={case.message_bytes} B  transmit={case.transmit_bytes} B"
+        )
+    for skip in plan.skips:
+        print(f"skip {skip.id}  {skip.reason}")
+    print(f"{len(plan.cases)} cases for {plan.world_size} ranks, {len(plan.skips)} skips", file=sys.stderr)
+
+
+def _reasons(plan: Plan) -> str:
+    counts = Counter(skip.reason for skip in plan.skips)
+    return "\n".join(f"  {count} x {reason}" for reason, count in counts.items())
+
+
+Paths = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="PATH...", help="Runs, or folders that hold runs.", show_default="results"),
+]
+
+
+def _runs(paths: list[Path] | None) -> list[Run]:
+    from netbench.summary import find_runs, load_run
+
+    found = dict.fromkeys(run for path in paths or [Path("results")] for run in find_runs(path))
+    return [load_run(path) for path in found]
+
+
+@app.command()
+def plot(paths: Paths = None) -> None:
+    """Draw every figure that the runs have data for, as PNG and SVG in each run's plots/; print their paths."""
+    from netbench.figures import write_plots
+
+    for path in write_plots(_runs(paths)):
+        print(path)
+
+
+@app.command()
+def show(
+    paths: Paths = None,
+    format: Annotated[str, typer.Option(help="table, csv, json, markdown or torchft.")] = "table",
+    rate: Annotated[str, typer.Option(help="Unit of bandwidth: Gbit/s or GB/s.")] = "Gbit/s",
+) -> None:
+    """Print the results of runs: a case a row, with median time, its interval, and bandwidths."""
+    from netbench.tables import FORMATS
+
+    FORMATS[format].write(_runs(paths), rate, sys.stdout)
+
+
+@app.command()
+def runs(
+    path: Annotated[Path, typer.Argument(help="The folder that holds the runs.")] = Path("results"),
+) -> None:
+    """List the runs with date, status, cases and question."""
+    from netbench.summary import find_runs
+    from netbench.tables import write_runs
+
+    write_runs(find_runs(path), sys.stdout)
+
+
+@app.command("list")
+def list_() -> None:
+    """Name the modes, backends, metrics, figures, formats and presets, with a line each."""
+    from netbench.catalogue import sections
+
+    for title, entries in sections().items():
+        print(f"{title}")
+        width = max(len(name) for name in entries)
+        for name, line in entries.items():
+            print(f"  {name:{width}}  {line}")
+        print()
+
+
+def known_options(command: str) -> set[str]:
+    """The long options of a command, without their dashes, as TOML keys would be written."""
+    from typer.main import get_command
+
+    group: Any = get_command(app)
+    return {
+        name.removeprefix("--").replace("-", "_")
+        for parameter in group.commands[command].params
+        for name in parameter.opts
+        if name.startswith("--")
+    }

@@ -1,0 +1,254 @@
+"""A sweep from plan to record: it starts launches, follows them, and sees every case end as a result or a reason."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import netbench
+from netbench import memory
+from netbench.config import SweepConfig
+from netbench.display import Display
+from netbench.errors import LaunchError, NetbenchError, RecordError, Stopped
+from netbench.events import EventReader
+from netbench.job import Job
+from netbench.launch import LAUNCHERS, Launcher
+from netbench.model import Case, Skip
+from netbench.plan import Plan
+from netbench.processes import end
+from netbench.record import Failure, Launch, Manifest, RunFolder, create_run_folder
+from netbench.signals import stopping
+from netbench.units import about_seconds
+
+#: How often the parent looks for news, seconds. It must not disturb what is measured beside it.
+_POLL_S = 0.25
+
+#: The ranks must be up within this time, seconds, and a little more for each of them.
+_START_LIMIT_S, _START_LIMIT_PER_RANK_S = 120.0, 5.0
+
+#: Silence that is no worry beyond the limits of the operations themselves: buffers are made and checked meanwhile.
+_SILENCE_S = 60.0
+
+
+def fit_to_memory(plan: Plan) -> Plan:
+    """The plan with what does not fit into this host's memory turned into skips."""
+    free = memory.free_bytes()
+    reasons = {case.id: memory.refusal(case, case.world_size, free) for case in plan.cases}
+    return plan.without(Skip(case, reason) for case, reason in reasons.items() if reason)
+
+
+def new_run(config: SweepConfig, plan: Plan, command: Sequence[str]) -> tuple[RunFolder, Manifest]:
+    """Makes the run's folder with its manifest. Raises StorageError."""
+    now = datetime.now(UTC)
+    folder = create_run_folder(Path(config.out), config.name, now)
+    manifest = Manifest(
+        run_id=folder.path.name,
+        name=config.name,
+        question=config.question,
+        netbench=netbench.__version__,
+        command=list(command),
+        started_at=now,
+        config=config.model_dump(),
+        cases=list(plan.cases),
+        skips=list(plan.skips),
+    )
+    folder.write_manifest(manifest)
+    return folder, manifest
+
+
+def resumed_run(path: Path) -> tuple[RunFolder, Manifest]:
+    """A run that was begun earlier. Raises RecordError when this netbench cannot go on with it."""
+    folder = RunFolder(path)
+    manifest = folder.read_manifest()
+    try:
+        SweepConfig.model_validate(manifest.config)
+    except ValueError as error:
+        raise RecordError(f"{folder.manifest}: its configuration cannot be run: {error}") from None
+    return folder, manifest
+
+
+class Sweep:
+    """One run under way. ``run`` returns when every case has ended, or raises what ended it early."""
+
+    def __init__(
+        self, folder: RunFolder, manifest: Manifest, display: Display, launcher: Launcher | None = None
+    ) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.display = display
+        self.launcher = launcher or LAUNCHERS["local"]
+        self.config = SweepConfig.model_validate(manifest.config)
+        self._cases = {case.id: case for case in manifest.cases}
+
+    def run(self) -> None:
+        """Measures what is not on disk yet. Raises Stopped, LaunchError or StorageError; the record stays usable."""
+        with self.folder.lock(), stopping():
+            self.manifest.status, self.manifest.ended_at = "running", None
+            # A new attempt: what failed before may work now, and what did not fit may fit.
+            self.manifest.failures = []
+            self.manifest.skips = [skip for skip in self.manifest.skips if skip.id not in self._cases]
+            self._save()
+            status = "interrupted"
+            try:
+                remaining = self._remaining()
+                self.display.begin(self.manifest, remaining)
+                while remaining:
+                    self._launch(remaining)
+                    remaining = self._remaining()
+                status = "failed" if self.manifest.failures else "finished"
+            except LaunchError:
+                status = "failed"
+                raise
+            finally:
+                self.manifest.status, self.manifest.ended_at = status, datetime.now(UTC)
+                with suppress(NetbenchError):  # a full disk must not hide what went wrong before it
+                    self._save()
+                self.display.end()
+
+    def _remaining(self) -> list[Case]:
+        ended = self.folder.finished()
+        ended |= {failure.case_id for failure in self.manifest.failures}
+        ended |= {skip.id for skip in self.manifest.skips}
+        plan = Plan(tuple(self.manifest.cases), ()).shuffled(self.config.seed)
+        return [case for case in plan.cases if case.id not in ended]
+
+    def _save(self) -> None:
+        self.folder.write_manifest(self.manifest)
+
+    def _launch(self, cases: Sequence[Case]) -> None:
+        """Runs one launch to its end and books how its cases ended: one at least, else it raises LaunchError."""
+        job = Job(
+            run_id=self.manifest.run_id,
+            launch=len(self.manifest.launches) + 1,
+            run_folder=self.folder.path.absolute(),
+            cases=list(cases),
+            iterations=self.config.iterations,
+            warmup=self.config.warmup,
+            pause_s=self.config.pause,
+            timeout_s=self.config.timeout,
+            interface=self.config.interface or "lo",
+        )
+        self.display.launching(job.world_size)
+        process = self.launcher.start(job)
+        command = self.launcher.command(job, self.folder.job(job.launch))
+        launch = Launch(number=job.launch, command=command, started_at=datetime.now(UTC))
+        self.manifest.launches.append(launch)
+        follower = _Follower(self, job, process)
+        try:
+            self._save()
+            launch.reason = follower.follow()
+        except Stopped as stopped:
+            launch.reason = str(stopped)
+            raise
+        finally:
+            end(process)
+            launch.exit_code, launch.ended_at = process.returncode, datetime.now(UTC)
+        if launch.reason:
+            self._book_failure(follower, launch)
+        self._save()
+
+    def _book_failure(self, follower: _Follower, launch: Launch) -> None:
+        case_id = follower.under_way
+        if case_id is None:
+            raise LaunchError(
+                f"launch {launch.number} ended before its next case began: {launch.reason}\n"
+                f"Its output is in {self.folder.log(launch.number)}"
+            )
+        if case_id not in self.folder.finished():
+            failure = Failure(case_id=case_id, launch=launch.number, reason=launch.reason)
+            self.manifest.failures.append(failure)
+            self.display.failed(self._cases[case_id], launch.reason)
+
+    def heard(self, event: dict[str, Any]) -> None:
+        """Books one event of the workers."""
+        case = self._cases.get(event.get("case_id", ""))
+        if event["event"] == "hosts":
+            self.manifest.environment = event["hosts"]
+            self._save()
+        elif case is None:
+            return
+        elif event["event"] == "started":
+            self.display.started(case)
+        elif event["event"] == "finished":
+            self.display.finished(case, event["time_s"], event["status"])
+        elif event["event"] == "skipped":
+            self.manifest.skips.append(Skip(case.id, event["reason"]))
+            self._save()
+            self.display.skipped(case, event["reason"])
+
+
+class _Follower:
+    """Follows one launch by its events until it ends, by itself or because it has gone silent."""
+
+    def __init__(self, sweep: Sweep, job: Job, process: subprocess.Popen[bytes]) -> None:
+        self._sweep = sweep
+        self._job = job
+        self._process = process
+        self._events = EventReader(sweep.folder.events(job.launch))
+        self._last_sign = time.monotonic()
+        self._limit_s = _START_LIMIT_S + _START_LIMIT_PER_RANK_S * job.world_size
+        #: The case that has been started and has not ended yet.
+        self.under_way: str | None = None
+
+    def follow(self) -> str:
+        """Returns why the launch ended early, or nothing when it ran to its end."""
+        while True:
+            ended = self._process.poll() is not None
+            self._hear()
+            if ended:
+                return "" if self._process.returncode == 0 else self._why()
+            silent_s = time.monotonic() - self._last_sign
+            if silent_s > self._limit_s:
+                return f"no sign of life from rank 0 for {about_seconds(silent_s)}; the launch was ended"
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_POLL_S)
+
+    def _hear(self) -> None:
+        for event in self._events.new():
+            self._last_sign = time.monotonic()
+            if event["event"] == "hosts":
+                self._limit_s = 2 * self._job.timeout_s + self._job.pause_s + _SILENCE_S
+            if event["event"] == "started":
+                self.under_way = event["case_id"]
+            if event["event"] in ("finished", "skipped"):
+                self.under_way = None
+            self._sweep.heard(event)
+
+    def _why(self) -> str:
+        """The first cause to be found: a rank that a signal ended, the first error of a rank, or the end of the log."""
+        folder, launch = self._sweep.folder, self._job.launch
+        log = folder.log(launch).read_text(encoding="utf-8", errors="replace")
+        if killed := _killed_ranks(log):
+            return "; ".join(killed)
+        reports = []
+        for rank in range(self._job.world_size):
+            with suppress(OSError, ValueError):
+                reports.append(json.loads(folder.rank_error(launch, rank).read_text()))
+        if reports:
+            # A rank that lost its peer says so at once; the peer's own reason is the cause.
+            cause = min(reports, key=lambda report: ("Connection closed" in report["error"], report["at"]))
+            return f"rank {cause['rank']} on {cause['host']}: {_one_line(cause['error'])}"
+        last = [line for line in log.splitlines() if line.strip()][-3:]
+        return f"the workers ended with exit code {self._process.returncode}: {_one_line(' / '.join(last))}"
+
+
+def _killed_ranks(log: str) -> list[str]:
+    """Ranks that torchrun's report says a signal ended, other than by torchrun's own clearing up."""
+    found = re.findall(r"rank\s*:\s*(\d+) \(local_rank[^\n]*\n\s*exitcode\s*:\s*-(\d+) \(pid: (\d+)\)", log)
+    return [
+        f"rank {rank} (pid {pid}) was ended by {signal.Signals(int(number)).name}"
+        for rank, number, pid in found
+        if int(number) != signal.SIGTERM
+    ]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:500]
