@@ -86,9 +86,7 @@ def evaluate(cases: pd.DataFrame, rate: str = DEFAULT_RATE) -> pd.DataFrame:
     """The columns of every metric for ``cases``, which have the columns of a run's summaries. Same index."""
     import pandas as pd
 
-    times = {
-        end: cases[f"{name}_ns"] / 1e9 for end, name in (("", "median"), ("low", "low"), ("high", "high"))
-    }
+    times = {end: cases[f"{name}_ns"] / 1e9 for end, name in (("", "median"), ("low", "low"), ("high", "high"))}
     columns: dict[str, pd.Series[float]] = {}
     for metric in METRICS.values():
         factor = metric.unit(rate).factor

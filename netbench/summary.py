@@ -122,9 +122,7 @@ class Run:
         if not self._readings:
             return pd.DataFrame()
         files = [_open(self.folder.sample_file(case_id)) for case_id in self._readings]
-        tables = [
-            file.read([name for name in file.schema_arrow.names if name not in _CONSTANT]) for file in files
-        ]
+        tables = [file.read([name for name in file.schema_arrow.names if name not in _CONSTANT]) for file in files]
         measured = pa.concat_tables(tables, promote_options="default").unify_dictionaries()
         # What is the same in all rows of a case is cheaper to repeat here than to read.
         rows = [file.metadata.num_rows for file in files]
@@ -159,9 +157,7 @@ class Run:
         measured = evaluate(table[table["status"] == "ok"], rate)
         position = list(table.columns).index("median_ns")
         # For people the metrics come first, the distribution and the counters that they were made from last.
-        return pd.concat(
-            [table.iloc[:, :position], measured.reindex(table.index), table.iloc[:, position:]], axis=1
-        )
+        return pd.concat([table.iloc[:, :position], measured.reindex(table.index), table.iloc[:, position:]], axis=1)
 
     @cached_property
     def _readings(self) -> dict[str, _Reading]:
@@ -191,9 +187,7 @@ class Run:
         failures = {failure.case_id: failure.reason for failure in self.manifest.failures}
         skips = {skip.id: skip.reason for skip in self.manifest.skips}
         cases = {case.id: case for case in self.manifest.cases}
-        cases |= {
-            case_id: reading.case for case_id, reading in self._readings.items() if case_id not in cases
-        }
+        cases |= {case_id: reading.case for case_id, reading in self._readings.items() if case_id not in cases}
         unmeasured = "not measured yet" if self.status == "running" else "the run ended before it"
         for case_id, case in cases.items():
             row = {"case_id": case_id, **asdict(case)}

@@ -91,9 +91,7 @@ def write_markdown(runs: Sequence[Run], rate: str, file: TextIO) -> None:
         table = _main_numbers(run, rate)
         rules = ["---" if name in _WORDS else "---:" for name in table]
         lines: list[list[str]] = [[*map(str, table)], rules, *table.to_numpy().tolist()]
-        body = "\n".join(
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
-        )
+        body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
         notes = "\n".join(f"* {line}" for line in _notes(run, rate))
         file.write(f"**{_title(run)}**\n\n{body}\n\n{notes}\n\n")
 
@@ -108,9 +106,7 @@ def write_torchft(runs: Sequence[Run], rate: str, file: TextIO) -> None:
             ["mode", "backend", "world_size", "dtype"], sort=False
         ):
             host = ",".join(run.hosts)
-            file.write(
-                f"# {mode=!s} {backend=!s} world_size={world_size} {dtype=!s} {host=!s} run={run.id}\n\n"
-            )
+            file.write(f"# {mode=!s} {backend=!s} world_size={world_size} {dtype=!s} {host=!s} run={run.id}\n\n")
             for streams, lines in group.groupby("streams"):
                 file.write(f"count={streams}\n\n")
                 for case in lines.sort_values("tensor_bytes").to_dict("records"):

@@ -1,0 +1,35 @@
+# make demo   from nothing to plots: environment, smoke sweep on localhost, figures
+# make test   from nothing to green tests
+# make lint   style and types        make wheel   what would be published        make clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+
+.PHONY: demo test lint wheel clean
+
+demo: $(INSTALLED)
+	$(BIN)/netbench sweep smoke --name demo
+	$(BIN)/netbench plot $$(ls -d results/*-demo-* | tail -n 1)
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+wheel: $(INSTALLED)
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "netbench needs Python 3.11 or newer; say which: make PYTHON=python3.11" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(INSTALLED)

@@ -1,0 +1,100 @@
+"""The way to a network of one's own: as root, else through a user namespace, else one message that says what is missing."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Literal
+
+from netbench.errors import LaunchError
+from netbench.lab import namespaces
+
+Way = Literal["root", "user namespace"]
+
+#: Bits of the capability sets in /proc/self/status, from linux/capability.h.
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+
+
+class Machine:
+    """What the kernel grants this process; a test puts another in its place."""
+
+    def holds(self, capability: str) -> bool:
+        return bool(int(self._status("CapEff"), 16) >> _CAPABILITIES[capability] & 1)
+
+    def filtered(self) -> bool:
+        """Whether system calls pass a seccomp filter, as in most containers."""
+        return self._status("Seccomp") == "2"
+
+    def sysctl(self, name: str) -> str | None:
+        """The setting's value; None where this kernel has no such setting."""
+        try:
+            return Path("/proc/sys", *name.split(".")).read_text().strip()
+        except OSError:
+            return None
+
+    def unshare(self, kinds: int) -> None:
+        user_id, group_id = os.geteuid(), os.getegid()
+        namespaces.unshare(kinds)
+        if kinds & namespaces.USER:
+            namespaces.become_root_inside(user_id, group_id)
+
+    def _status(self, field: str) -> str:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return line.split()[1]
+        return "0"
+
+
+def take_network(machine: Machine) -> Way:
+    """Moves this process, which must have one thread, into an empty network of its own.
+
+    Raises LaunchError, naming the capability or setting that is missing and how to get it.
+    """
+    missing = [name for name in ("CAP_SYS_ADMIN", "CAP_NET_ADMIN") if not machine.holds(name)]
+    way: Way = "user namespace" if missing else "root"
+    try:
+        machine.unshare(namespaces.NETWORK | (namespaces.USER if missing else 0))
+    except OSError as error:
+        raise LaunchError(_refusal(error, missing, machine)) from None
+    return way
+
+
+def _refusal(error: OSError, missing: list[str], machine: Machine) -> str:
+    cause, remedy = _cause(error, machine, bool(missing))
+    if not missing:
+        return f"a lab needs network namespaces, and the kernel refuses them even to root: {cause}; {remedy}"
+    return (
+        f"a lab needs network namespaces: this process has no {' and no '.join(missing)}, and the way without them, "
+        f"a user namespace, is refused: {cause}; {remedy}, or run netbench as root"
+    )
+
+
+def _cause(error: OSError, machine: Machine, through_user_namespace: bool) -> tuple[str, str]:
+    """What refused, and the remedy."""
+    if machine.sysctl("user.max_net_namespaces") == "0":
+        return _setting("user.max_net_namespaces", "0", "1024")
+    if through_user_namespace:
+        if machine.sysctl("user.max_user_namespaces") == "0":
+            return _setting("user.max_user_namespaces", "0", "1024")
+        if machine.sysctl("kernel.unprivileged_userns_clone") == "0":
+            return _setting("kernel.unprivileged_userns_clone", "0", "1")
+        if machine.sysctl("kernel.apparmor_restrict_unprivileged_userns") == "1":
+            return _setting("kernel.apparmor_restrict_unprivileged_userns", "1", "0")
+        if machine.sysctl("user.max_user_namespaces") is None:
+            return "this kernel has no user namespaces (CONFIG_USER_NS)", "use a kernel that has them"
+    if error.errno == errno.ENOSPC:
+        return (
+            "all namespaces that user.max_user_namespaces and user.max_net_namespaces allow are in use",
+            "end some, or raise the settings with sysctl",
+        )
+    if machine.filtered():
+        return (
+            f"{error.strerror}, by the seccomp filter of this container",
+            "start the container with the capabilities SYS_ADMIN and NET_ADMIN, or with seccomp=unconfined",
+        )
+    return f"{error.strerror} (CONFIG_NET_NS, or a security module)", "see the kernel's log"
+
+
+def _setting(name: str, value: str, better: str) -> tuple[str, str]:
+    return f"the setting {name} is {value}", f"allow it with 'sudo sysctl -w {name}={better}'"
