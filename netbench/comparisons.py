@@ -1,0 +1,69 @@
+"""Cases set against each other: streams against one stream, two ranks against more.
+
+Each takes a run's summaries and returns a table; only cases that are ok are compared.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+#: Everything that two cases must have in common before their stream counts are compared.
+_SAME_BUT_STREAMS = ["mode", "backend", "world_size", "dtype", "tensor_bytes"]
+
+#: How far two transmit bytes may differ and still count as equal: sizes are rounded to whole elements.
+_EQUAL = 0.01
+
+
+def speedups(cases: pd.DataFrame) -> pd.DataFrame:
+    """How much faster each case is than the same with one stream: column ``speedup``, the ratio of their times.
+
+    The one stream is that of the same backend, or plain gloo's where that was not measured; cases with neither are
+    left out. ``clear`` tells whether the two 95 % intervals are apart, which is false where there are none.
+    """
+    cases = cases[cases["status"] == "ok"]
+    one = cases[cases["streams"] == 1]
+    pieces = []
+    for backend, group in cases.groupby("backend", sort=False):
+        # gloo first, so that the backend's own one stream comes last and is kept.
+        bases = one[one["backend"].isin(["gloo", backend])].assign(
+            own=lambda table, own=backend: table["backend"] == own
+        )
+        bases = bases.sort_values("own", kind="stable").assign(backend=backend)
+        bases = bases.drop_duplicates(_SAME_BUT_STREAMS, keep="last")
+        columns = [*_SAME_BUT_STREAMS, "median_ns", "low_ns", "high_ns"]
+        pieces.append(group.merge(bases[columns], on=_SAME_BUT_STREAMS, suffixes=("", "_of_one")))
+    if not pieces:
+        return cases.assign(speedup=np.nan, clear=False)
+    table = pd.concat(pieces, ignore_index=True)
+    apart = (table["high_ns"] < table["low_ns_of_one"]) | (table["low_ns"] > table["high_ns_of_one"])
+    return table.assign(speedup=table["median_ns_of_one"] / table["median_ns"], clear=apart)
+
+
+def best_streams(cases: pd.DataFrame) -> pd.DataFrame:
+    """The fastest stream count of each mode, backend, world size, dtype and size, among at least two measured.
+
+    Rows of ``speedups``, so with ``speedup`` and ``clear``.
+    """
+    table = speedups(cases)
+    counts = table.groupby(_SAME_BUT_STREAMS)["streams"].transform("nunique")
+    table = table[counts >= 2]
+    return table.loc[table.groupby(_SAME_BUT_STREAMS, sort=False)["median_ns"].idxmin()]
+
+
+def two_against_more(cases: pd.DataFrame) -> pd.DataFrame:
+    """Time of two ranks over the median time of three and more, at equal transmit bytes (within 1 %).
+
+    ``cases`` are of one mode, backend, stream count and dtype. Columns ``transmit_bytes``, ``ratio`` and
+    ``world_sizes``, how many larger world sizes were measured there; sizes with none are left out.
+    """
+    cases = cases[(cases["status"] == "ok") & (cases["transmit_bytes"] > 0)]
+    two, more = cases[cases["world_size"] == 2], cases[cases["world_size"] >= 3]
+    rows = []
+    for transmit_bytes, time_ns in zip(two["transmit_bytes"], two["median_ns"], strict=True):
+        off = (more["transmit_bytes"] - transmit_bytes).abs().astype("float64") / transmit_bytes
+        near = more.assign(off=off)[off <= _EQUAL].sort_values("off").drop_duplicates("world_size")
+        if len(near):
+            rows.append((transmit_bytes, time_ns / near["median_ns"].median(), len(near)))
+    table = pd.DataFrame(rows, columns=["transmit_bytes", "ratio", "world_sizes"])
+    return table.sort_values("transmit_bytes", ignore_index=True)

@@ -1,0 +1,397 @@
+"""Pictures of a run: one function a figure, the run's cases in, matplotlib figures out.
+
+Figures are made for a projector and for a grey printer: 16:9, colours that get lighter in order, a marker and a line
+style of its own for each series, the legend below the axes. matplotlib is imported when something is drawn, so that
+the names of the figures cost nothing, and pyplot with its global state is never used.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from netbench.errors import StorageError
+from netbench.metrics import DEFAULT_RATE, METRICS
+from netbench.record import write_atomically
+from netbench.registry import Registry
+from netbench.units import about_bytes, about_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+    from netbench.summary import Run
+
+#: Messages up to this many bytes are small: their time is latency, not bandwidth.
+_SMALL_BYTES = 64 * 1024
+
+_FORMATS = ("png", "svg")
+_INCHES = (12.8, 7.2)
+_DPI = 150
+_MARKERS = "os^DvPX*<>"
+_DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
+_MEDIAN_AND_BAND = "line: median, band: middle half of the iterations"
+_STYLE = {
+    "font.size": 13,
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "0.88",
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5.5,
+    "svg.fonttype": "none",  # text stays text: small files that can be searched
+    "svg.hashsalt": "netbench",
+}
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a figure is made from: the cases of one run that are ok, and what titles say of the run."""
+
+    cases: pd.DataFrame
+    run_id: str
+    hosts: Sequence[str]
+    rate: str = DEFAULT_RATE
+
+
+_Draw = Callable[[Material], "Iterator[tuple[str, Figure]]"]
+
+
+class Drawing:
+    """``draw(material)`` yields figures, each with the name of its file; none where there is nothing to show."""
+
+    def __init__(self, draw: _Draw) -> None:
+        self.name = draw.__name__
+        self.draw = draw
+        self.__doc__ = draw.__doc__
+
+
+FIGURES: Registry[Drawing] = Registry("figure")
+
+
+def _figure(draw: _Draw) -> _Draw:
+    FIGURES.add(Drawing(draw))
+    return draw
+
+
+def write_plots(runs: Iterable[Run], rate: str = DEFAULT_RATE) -> list[Path]:
+    """Draws every figure of every run as PNG and SVG into the run's ``plots``. Raises StorageError."""
+    import matplotlib
+
+    paths = []
+    for run in runs:
+        try:
+            run.folder.plots.mkdir(exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"{run.folder.plots}: cannot be made: {error.strerror}") from None
+        with matplotlib.rc_context(_STYLE):
+            for name, figure in draw(run, rate):
+                for suffix in _FORMATS:
+                    image = io.BytesIO()
+                    figure.savefig(image, format=suffix, dpi=_DPI, metadata={"Date": None} if suffix == "svg" else {})
+                    path = run.folder.plots / f"{name}.{suffix}"
+                    write_atomically(path, image.getvalue())
+                    paths.append(path)
+    return paths
+
+
+def draw(run: Run, rate: str = DEFAULT_RATE) -> Iterator[tuple[str, Figure]]:
+    """Every figure of a run with its name, such as ``bandwidth-all_gather``."""
+    cases = run.summaries(rate)
+    material = Material(cases[cases["status"] == "ok"], run.id, run.hosts, rate)
+    for drawing in FIGURES.values():
+        yield from drawing.draw(material)
+
+
+@_figure
+def bandwidth(material: Material) -> Iterator[tuple[str, Figure]]:
+    """Bus bandwidth against size: a line for each backend and stream count, a panel for each world size."""
+    column = METRICS["busbw"].column(rate=material.rate)
+    known = material.cases[material.cases[column].notna()]
+    styles = _styles(key for key, _ in _groups(known, "backend", "streams"))
+    for (mode, dtype), cases in _groups(known, "mode", "dtype"):
+        page = _Page(material, cases, f"{mode}: bandwidth against size", _MEDIAN_AND_BAND)
+        for axes, panel in page.panels(cases):
+            for (backend, streams), line in _groups(panel, "backend", "streams"):
+                # Quartiles of time are quartiles of bandwidth, the other way round.
+                band = [line[column] * line["median_ns"] / line[end] for end in ("p75_ns", "p25_ns")]
+                label = f"{backend}, {_streams(streams)}"
+                page.line(axes, line["tensor_bytes"], line[column], label, styles[backend, streams], band)
+        page.sizes(cases["tensor_bytes"], "tensor per rank (bytes)")
+        page.heights(f"bus bandwidth ({material.rate})", _plain_number)
+        yield _name("bandwidth", mode, dtype=dtype), page.finished()
+
+
+@_figure
+def world_size(material: Material) -> Iterator[tuple[str, Figure]]:
+    """Time against bytes sent, a line for each world size; beside it, two ranks over three and more."""
+    from netbench.comparisons import two_against_more
+
+    sending = material.cases[material.cases["transmit_bytes"] > 0]
+    styles = _styles(key for key, _ in _groups(sending, "world_size"))
+    for (mode, backend, streams, dtype), cases in _groups(sending, "mode", "backend", "streams", "dtype"):
+        if cases["world_size"].nunique() < 2:
+            continue
+        ratios = two_against_more(cases)
+        page = _Page(material, cases, f"{mode}: time against bytes sent", _MEDIAN_AND_BAND)
+        left, *right = page.grid(2 if len(ratios) else 1)
+        for (ranks,), line in _groups(cases, "world_size"):
+            median, *band = (line[f"{name}_ns"] / 1e9 for name in ("median", "p25", "p75"))
+            page.line(left, line["transmit_bytes"], median, f"{ranks} ranks", styles[ranks,], band)
+        page.sizes(cases["transmit_bytes"], "sent by each rank, T (bytes)")
+        page.heights("time of one iteration (seconds)", about_seconds, [left])
+        for axes in right:
+            axes.plot(ratios["transmit_bytes"], ratios["ratio"], color="black", marker="o")
+            axes.axhline(1, color="0.4", linewidth=1)
+            axes.set_ylim(0, max(2.0, 1.1 * ratios["ratio"].max()))
+            axes.set_ylabel("time of 2 ranks / median time of 3 and more (ratio)")
+        yield _name("world_size", mode, backend, f"k{streams}", dtype=dtype), page.finished()
+
+
+@_figure
+def speedup(material: Material) -> Iterator[tuple[str, Figure]]:
+    """Speed-up over one stream against size: a line for each stream count, a panel for each world size."""
+    from netbench.comparisons import speedups
+
+    table = speedups(material.cases)
+    more = table[table["streams"] > 1]
+    styles = _styles(key for key, _ in _groups(more, "streams"))
+    for (mode, backend, dtype), cases in _groups(more, "mode", "backend", "dtype"):
+        page = _Page(material, cases, f"{mode}: speed-up over one stream", "median time of one stream / of K streams")
+        for axes, panel in page.panels(cases):
+            axes.axhline(1, color="0.4", linewidth=1)
+            for (count,), line in _groups(panel, "streams"):
+                page.line(axes, line["tensor_bytes"], line["speedup"], _streams(count), styles[count,])
+        page.sizes(cases["tensor_bytes"], "tensor per rank (bytes)")
+        page.heights("speed-up (ratio)", _plain_number)
+        yield _name("speedup", mode, backend, dtype=dtype), page.finished()
+
+
+@_figure
+def best_streams(material: Material) -> Iterator[tuple[str, Figure]]:
+    """The fastest stream count for each size and world size, shaded by its speed-up over one stream."""
+    from matplotlib.colors import Normalize
+
+    from netbench import comparisons
+
+    best = comparisons.best_streams(material.cases)
+    for (mode, backend, dtype), cases in _groups(best, "mode", "backend", "dtype"):
+        page = _Page(
+            material, cases, f"{mode}: fastest stream count", "in brackets: not clearly faster than one stream"
+        )
+        [axes] = page.grid(1)
+        shade = Normalize(1, max(2.0, cases["speedup"].max()))
+        table = cases.pivot(index="world_size", columns="tensor_bytes", values="speedup")
+        image = axes.imshow(table.to_numpy(float), aspect="auto", cmap="Greys", norm=shade, origin="lower")
+        for case in cases.to_dict("records"):
+            doubtful = case["streams"] > 1 and not (case["clear"] and case["speedup"] > 1)
+            axes.text(
+                table.columns.get_loc(case["tensor_bytes"]),
+                table.index.get_loc(case["world_size"]),
+                f"({case['streams']})" if doubtful else str(case["streams"]),
+                color="white" if shade(case["speedup"]) > 0.5 else "black",
+                fontsize=min(16, 430 / len(table.columns)),
+                ha="center",
+                va="center",
+            )
+        every = math.ceil(len(table.columns) / 12)
+        axes.set_xticks(range(0, len(table.columns), every), map(about_bytes, table.columns[::every]))
+        axes.set_yticks(range(len(table)), map(str, table.index))
+        axes.set_xlabel("tensor per rank (bytes)")
+        axes.set_ylabel("world size (ranks)")
+        axes.grid(False)
+        page.figure.colorbar(image, ax=axes, label="speed-up over one stream (ratio)", pad=0.015)
+        yield _name("best_streams", mode, backend, dtype=dtype), page.finished()
+
+
+@_figure
+def latency(material: Material) -> Iterator[tuple[str, Figure]]:
+    """Latency of small messages against stream count: a line for each size, a panel for each world size."""
+    column = METRICS["latency"].column()
+    small = material.cases[material.cases["tensor_bytes"] <= _SMALL_BYTES]
+    for (mode, backend, dtype), cases in _groups(small, "mode", "backend", "dtype"):
+        counts = sorted(cases["streams"].unique())
+        if len(counts) < 2:
+            continue
+        cases = cases[cases["tensor_bytes"].isin(_spread_out(sorted(cases["tensor_bytes"].unique()), 5))]
+        styles = _styles(key for key, _ in _groups(cases, "tensor_bytes"))
+        page = _Page(material, cases, f"{mode}: latency of small messages", _MEDIAN_AND_BAND)
+        for axes, panel in page.panels(cases):
+            for (size,), line in _groups(panel, "tensor_bytes"):
+                line = line.sort_values("streams")
+                band = [line[column] * line[end] / line["median_ns"] for end in ("p25_ns", "p75_ns")]
+                places = [counts.index(count) for count in line["streams"]]
+                page.line(axes, places, line[column], about_bytes(size), styles[size,], band)
+            axes.set_xticks(range(len(counts)), map(str, counts))
+            axes.set_xlim(-0.3, len(counts) - 0.7)
+        page.below("streams")
+        page.heights("latency (us)", _plain_number)
+        yield _name("latency", mode, backend, dtype=dtype), page.finished()
+
+
+class _Page:
+    """A figure under way: words above, panels in the middle, the legend below."""
+
+    def __init__(self, material: Material, cases: pd.DataFrame, title: str, reading: str) -> None:
+        from matplotlib.figure import Figure
+
+        self.figure = Figure(figsize=_INCHES)
+        self._rows = self._columns = 1
+        self._panels: list[Axes] = []
+        self._legend: dict[str, Artist] = {}
+        self._drawn: list[float] = []
+        counts, dtypes = (sorted(cases[name].unique()) for name in ("streams", "dtype"))
+        what = [
+            ", ".join(cases["backend"].unique()),
+            f"K = {', '.join(map(str, counts))}",
+            f"N = {', '.join(map(str, sorted(cases['world_size'].unique())))}",
+            *(dtypes if dtypes != ["float32"] else []),
+            f"host {', '.join(material.hosts[:4])}{' ...' if len(material.hosts) > 4 else ''}",
+            f"run {material.run_id}",
+        ]
+        self.figure.text(0.012, 0.975, title, fontsize=19, fontweight="bold", va="top")
+        self.figure.text(0.012, 0.915, " · ".join(what), fontsize=12, va="top")
+        self.figure.text(0.988, 0.972, reading, fontsize=11, va="top", ha="right", color="0.3")
+
+    def grid(self, count: int) -> list[Axes]:
+        """So many panels, about as wide as high."""
+        self._rows = math.ceil(count / math.ceil(math.sqrt(count * 16 / 9)))
+        self._columns = math.ceil(count / self._rows)
+        self._panels = [self.figure.add_subplot(self._rows, self._columns, place + 1) for place in range(count)]
+        return self._panels
+
+    def panels(self, cases: pd.DataFrame) -> Iterator[tuple[Axes, pd.DataFrame]]:
+        """A panel for each world size, with its cases."""
+        groups = list(_groups(cases, "world_size"))
+        for axes, ((ranks,), panel) in zip(self.grid(len(groups)), groups, strict=True):
+            axes.set_title(f"{ranks} ranks", fontsize=13, pad=4)
+            yield axes, panel
+
+    def line(
+        self,
+        axes: Axes,
+        x: Sequence[float] | pd.Series[float],
+        y: pd.Series[float],
+        label: str,
+        style: dict[str, Any],
+        band: Sequence[pd.Series[float]] = (),
+    ) -> None:
+        """One series, with the band that holds the middle half of its samples."""
+        self._drawn += [number for heights in (y, *band) for number in (heights.min(), heights.max())]
+        [drawn] = axes.plot(list(x), y.to_numpy(), label=label, **style)
+        if band:
+            axes.fill_between(list(x), *(end.to_numpy() for end in band), color=style["color"], alpha=0.18, linewidth=0)
+        self._legend.setdefault(label, drawn)
+
+    def sizes(self, sizes: pd.Series[int], label: str) -> None:
+        """Puts ``sizes`` on the x axis of every panel, with ticks at powers of two."""
+        low, high = math.log2(sizes.min()), math.log2(sizes.max())
+        most = 14 // self._columns
+        step = next(step for step in (1, 2, 3, 4, 5, 10, 20, 50) if (high - low) / step < most)
+        ticks = [2.0**power for power in range(math.ceil(low), math.floor(high) + 1) if power % step == 0]
+        for axes in self._panels:
+            _logarithmic(axes.xaxis, ticks or [sizes.min()], 2 ** (low - 0.4), 2 ** (high + 0.4), about_bytes)
+        self.below(label)
+
+    def below(self, label: str) -> None:
+        """What the x axes show; named only where no other panel follows below."""
+        for axes in self._panels[-self._columns :]:
+            axes.set_xlabel(label)
+        for axes in self._panels[: -self._columns]:
+            axes.tick_params(labelbottom=False)
+
+    def heights(self, label: str, show: Callable[[float], str], panels: Sequence[Axes] = ()) -> None:
+        """One logarithmic scale for the y axes of ``panels`` (all by default) that holds every line and band."""
+        low, high = math.log10(min(self._drawn)), math.log10(max(self._drawn))
+        digits = (1, 2, 5) if high - low < 1.7 else (1,)
+        powers = range(math.floor(low) - 1, math.ceil(high) + 1)
+        ticks = [digit * 10.0**power for power in powers for digit in digits]
+        for index, axes in enumerate(panels or self._panels):
+            _logarithmic(axes.yaxis, ticks, 10 ** (low - 0.06), 10 ** (high + 0.06), show)
+            if index % self._columns == 0:
+                axes.set_ylabel(label)
+            else:
+                axes.tick_params(labelleft=False)
+
+    def finished(self) -> Figure:
+        """The figure with its legend, and its margins set so that nothing lies upon anything else."""
+        columns = min(len(self._legend), 5)
+        rows = math.ceil(len(self._legend) / columns) if columns else 0
+        if columns:
+            self.figure.legend(
+                self._legend.values(),
+                self._legend.keys(),
+                loc="lower center",
+                ncols=columns,
+                frameon=False,
+                fontsize=12,
+            )
+        self.figure.subplots_adjust(
+            left=0.07,
+            right=0.985,
+            top=0.84,
+            bottom=0.105 + 0.036 * rows,
+            hspace=0.16,
+            wspace=0.06 if self._rows > 1 else 0.16,
+        )
+        return self.figure
+
+
+def _logarithmic(axis: Axis, ticks: Sequence[float], low: float, high: float, show: Callable[[float], str]) -> None:
+    """A logarithmic axis from ``low`` to ``high`` with labels at those ``ticks`` that lie between."""
+    from matplotlib.ticker import NullLocator
+
+    inside = [tick for tick in ticks if low <= tick <= high]
+    axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})
+    axis.set_ticks(inside, [show(tick) for tick in inside])
+    axis.set_minor_locator(NullLocator())
+
+
+def _groups(cases: pd.DataFrame, *names: str) -> Iterator[tuple[Any, pd.DataFrame]]:
+    """The cases of each combination of ``names``, in order of size; words keep the order of the plan."""
+    words = {name: {word: place for place, word in enumerate(cases[name].unique())} for name in names}
+    groups = list(cases.sort_values("tensor_bytes").groupby(list(names), sort=False))
+    numbers = ("streams", "world_size", "tensor_bytes")
+    groups.sort(key=lambda group: [x if n in numbers else words[n][x] for n, x in zip(names, group[0], strict=True)])
+    yield from groups
+
+
+def _styles(series: Iterable[Hashable]) -> dict[Any, dict[str, Any]]:
+    """How each series is drawn: colours from dark to light, and no two alike where there is no colour."""
+    from matplotlib import colormaps
+
+    series = list(series)
+    return {
+        one: {
+            "color": colormaps["viridis"](0.85 * place / max(1, len(series) - 1)),
+            "marker": _MARKERS[place % len(_MARKERS)],
+            "linestyle": _DASHES[place % len(_DASHES)],
+        }
+        for place, one in enumerate(series)
+    }
+
+
+def _spread_out(items: list[int], most: int) -> list[int]:
+    """At most so many of ``items``, the first and the last among them."""
+    if len(items) <= most:
+        return items
+    return [items[round(place * (len(items) - 1) / (most - 1))] for place in range(most)]
+
+
+def _name(*parts: str, dtype: str) -> str:
+    return "-".join([*parts, *([] if dtype == "float32" else [dtype])])
+
+
+def _streams(count: int) -> str:
+    return f"{count} stream{'s' if count > 1 else ''}"
+
+
+def _plain_number(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:g}"
