@@ -18,6 +18,7 @@ import netbench
 from netbench import config as configuration
 from netbench.errors import NetbenchError, Stopped, UsageError
 from netbench.plan import Plan, make_plan
+from netbench.units import format_bytes
 
 if TYPE_CHECKING:
     from netbench.record import Manifest, RunFolder
@@ -32,11 +33,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Out = Annotated[
-    str | None,
-    typer.Option("--out", help="Where runs are put.", show_default="results", rich_help_panel="Record"),
-]
 
 
 def _version(asked: bool) -> None:
@@ -53,32 +49,42 @@ def _main(
 ) -> None: ...
 
 
+def _axis(key: str, help: str) -> Any:
+    """An option that is a key of SweepConfig, with its default in the help."""
+    field = configuration.SweepConfig.model_fields[key]
+    default = field.default
+    if key == "sizes":
+        default = [format_bytes(size) for size in default]
+    shown = ",".join(map(str, default)) if isinstance(default, list) else default
+    return typer.Option(metavar="...", help=f"{help} [default: {shown}]" if shown else help)
+
+
 @app.command()
 def sweep(
     config: Annotated[
         str | None,
         typer.Argument(metavar="[CONFIG.toml]", help="A file, or a preset's name; options override it."),
     ] = None,
-    modes: Annotated[str | None, typer.Option(help="What is run, as send_recv,all_gather,allreduce.")] = None,
-    backends: Annotated[str | None, typer.Option(help="Over what, as gloo,parallel_gloo.")] = None,
-    streams: Annotated[str | None, typer.Option(help="Stream counts, as 1,2,4,10,20.")] = None,
-    world_sizes: Annotated[str | None, typer.Option(help="Numbers of ranks, as 2,3,4.")] = None,
-    dtypes: Annotated[str | None, typer.Option(help="Element types, as float32,bfloat16.")] = None,
+    modes: Annotated[str | None, _axis("modes", "What is run, as send_recv,all_gather,allreduce.")] = None,
+    backends: Annotated[str | None, _axis("backends", "Over what, as gloo,parallel_gloo.")] = None,
+    streams: Annotated[str | None, _axis("streams", "Stream counts, as 1,2,4,10,20.")] = None,
+    world_sizes: Annotated[str | None, _axis("world_sizes", "Numbers of ranks, as 2,3,4.")] = None,
+    dtypes: Annotated[str | None, _axis("dtypes", "Element types, as float32,bfloat16.")] = None,
     sizes: Annotated[
-        str | None, typer.Option(help="Bytes: a list as 10KB,1MB or a range as 1KiB:64MiB:x4, or both.")
+        str | None, _axis("sizes", "Bytes: a list as 10KB,1MB or a range as 1KiB:64MiB:x4, or both.")
     ] = None,
     sizes_of: Annotated[
-        str | None, typer.Option(help="What the sizes fix: tensor, message (S) or transmit (T) bytes.")
+        str | None, _axis("sizes_of", "What the sizes fix: tensor, message (S) or transmit (T) bytes.")
     ] = None,
-    iterations: Annotated[str | None, typer.Option(help="Timed iterations a case.")] = None,
-    warmup: Annotated[str | None, typer.Option(help="Iterations before them, recorded but not counted.")] = None,
-    pause: Annotated[str | None, typer.Option(help="Between iterations, as 0.1 or 100ms.")] = None,
-    timeout: Annotated[str | None, typer.Option(help="Limit of one operation, as 60 or 60s.")] = None,
-    interface: Annotated[str | None, typer.Option(help="What Gloo is bound to; lo unless given.")] = None,
-    seed: Annotated[str | None, typer.Option(help="Fixes the random order of the cases.")] = None,
-    name: Annotated[str | None, typer.Option(help="A word in the run's id.")] = None,
-    question: Annotated[str | None, typer.Option(help="What the run is to answer, a line.")] = None,
-    out: Annotated[str | None, typer.Option(help="Where runs are put.")] = None,
+    iterations: Annotated[str | None, _axis("iterations", "Timed iterations a case.")] = None,
+    warmup: Annotated[str | None, _axis("warmup", "Iterations before them, recorded but not counted.")] = None,
+    pause: Annotated[str | None, _axis("pause", "Between iterations, as 0.1 or 100ms.")] = None,
+    timeout: Annotated[str | None, _axis("timeout", "Limit of one operation, as 60 or 60s.")] = None,
+    interface: Annotated[str | None, _axis("interface", "What Gloo is bound to; lo unless given.")] = None,
+    seed: Annotated[str | None, _axis("seed", "Fixes the random order of the cases.")] = None,
+    name: Annotated[str | None, _axis("name", "A word in the run's id.")] = None,
+    question: Annotated[str | None, _axis("question", "What the run is to answer, a line.")] = None,
+    out: Annotated[str | None, _axis("out", "Where runs are put.")] = None,
     only: Annotated[
         str | None,
         typer.Option(metavar="CASE_ID_OR_GLOB", help="Run only these cases, as 'allreduce-*-n2-*'."),

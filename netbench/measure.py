@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from netbench.backends import Lanes
-from netbench.modes import Buffers, Lane, Mode, Step
+from netbench.modes import Buffers, Mode, Step
 from netbench.payload import POISON, Payload
 from netbench.record import MEASURED
 
@@ -119,13 +119,3 @@ def count_wrong(
     run_once()
     checks = mode.expected(buffers, rank, payload.world_size, parts)
     return sum(payload.count_wrong(expected) for expected in checks)
-
-
-def barrier_on(lane: Lane, timeout_s: float) -> Callable[[], None]:
-    """A barrier over the lane's group that raises RuntimeError after ``timeout_s``."""
-    limit = timedelta(seconds=timeout_s)
-
-    def barrier() -> None:
-        lane.group.barrier().wait(limit)
-
-    return barrier
