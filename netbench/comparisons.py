@@ -25,11 +25,9 @@ def speedups(cases: pd.DataFrame) -> pd.DataFrame:
     one = cases[cases["streams"] == 1]
     pieces = []
     for backend, group in cases.groupby("backend", sort=False):
-        # gloo first, so that the backend's own one stream comes last and is kept.
-        bases = one[one["backend"].isin(["gloo", backend])].assign(
-            own=lambda table, own=backend: table["backend"] == own
-        )
-        bases = bases.sort_values("own", kind="stable").assign(backend=backend)
+        bases = one[one["backend"].isin(["gloo", backend])]
+        # Plain gloo first, so that the backend's own one stream comes last and is the one that is kept.
+        bases = bases.assign(own=bases["backend"] == backend).sort_values("own", kind="stable").assign(backend=backend)
         bases = bases.drop_duplicates(_SAME_BUT_STREAMS, keep="last")
         columns = [*_SAME_BUT_STREAMS, "median_ns", "low_ns", "high_ns"]
         pieces.append(group.merge(bases[columns], on=_SAME_BUT_STREAMS, suffixes=("", "_of_one")))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from netbench.errors import StorageError
 from netbench.metrics import DEFAULT_RATE, METRICS
+from netbench.modes import MODES
 from netbench.record import write_atomically
 from netbench.registry import Registry
 from netbench.units import about_bytes, about_seconds
@@ -38,7 +40,7 @@ _DPI = 150
 _MARKERS = "os^DvPX*<>"
 _DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
 _MEDIAN_AND_BAND = "line: median, band: middle half of the iterations"
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 13,
     "axes.grid": True,
     "axes.spines.top": False,
@@ -53,12 +55,16 @@ _STYLE = {
 
 @dataclass(frozen=True)
 class Material:
-    """What a figure is made from: the cases of one run that are ok, and what titles say of the run."""
+    """What a figure is made from: the cases of one run that are ok, and what titles say of the run.
+
+    ``bad`` counts the cases that were started and are not ok, so that a gap in a line is explained.
+    """
 
     cases: pd.DataFrame
     run_id: str
     hosts: Sequence[str]
     rate: str = DEFAULT_RATE
+    bad: int = 0
 
 
 _Draw = Callable[[Material], "Iterator[tuple[str, Figure]]"]
@@ -105,7 +111,8 @@ def write_plots(runs: Iterable[Run], rate: str = DEFAULT_RATE) -> list[Path]:
 def draw(run: Run, rate: str = DEFAULT_RATE) -> Iterator[tuple[str, Figure]]:
     """Every figure of a run with its name, such as ``bandwidth-all_gather``."""
     cases = run.summaries(rate)
-    material = Material(cases[cases["status"] == "ok"], run.id, run.hosts, rate)
+    bad = int(cases["status"].isin(["failed", "wrong"]).sum())
+    material = Material(cases[cases["status"] == "ok"], run.id, run.hosts, rate, bad)
     for drawing in FIGURES.values():
         yield from drawing.draw(material)
 
@@ -137,7 +144,7 @@ def world_size(material: Material) -> Iterator[tuple[str, Figure]]:
     sending = material.cases[material.cases["transmit_bytes"] > 0]
     styles = _styles(key for key, _ in _groups(sending, "world_size"))
     for (mode, backend, streams, dtype), cases in _groups(sending, "mode", "backend", "streams", "dtype"):
-        if cases["world_size"].nunique() < 2:
+        if len({len(MODES[mode].participants(ranks)) for ranks in cases["world_size"].unique()}) < 2:
             continue
         ratios = two_against_more(cases)
         page = _Page(material, cases, f"{mode}: time against bytes sent", _MEDIAN_AND_BAND)
@@ -189,21 +196,22 @@ def best_streams(material: Material) -> Iterator[tuple[str, Figure]]:
         [axes] = page.grid(1)
         shade = Normalize(1, max(2.0, cases["speedup"].max()))
         table = cases.pivot(index="world_size", columns="tensor_bytes", values="speedup")
+        columns, worlds = list(table.columns), list(table.index)
         image = axes.imshow(table.to_numpy(float), aspect="auto", cmap="Greys", norm=shade, origin="lower")
         for case in cases.to_dict("records"):
             doubtful = case["streams"] > 1 and not (case["clear"] and case["speedup"] > 1)
             axes.text(
-                table.columns.get_loc(case["tensor_bytes"]),
-                table.index.get_loc(case["world_size"]),
+                columns.index(case["tensor_bytes"]),
+                worlds.index(case["world_size"]),
                 f"({case['streams']})" if doubtful else str(case["streams"]),
                 color="white" if shade(case["speedup"]) > 0.5 else "black",
-                fontsize=min(16, 430 / len(table.columns)),
+                fontsize=min(16, 430 / len(columns)),
                 ha="center",
                 va="center",
             )
-        every = math.ceil(len(table.columns) / 12)
-        axes.set_xticks(range(0, len(table.columns), every), map(about_bytes, table.columns[::every]))
-        axes.set_yticks(range(len(table)), map(str, table.index))
+        every = math.ceil(len(columns) / 12)
+        axes.set_xticks(range(0, len(columns), every), [about_bytes(float(size)) for size in columns[::every]])
+        axes.set_yticks(range(len(worlds)), [str(ranks) for ranks in worlds])
         axes.set_xlabel("tensor per rank (bytes)")
         axes.set_ylabel("world size (ranks)")
         axes.grid(False)
@@ -256,9 +264,14 @@ class _Page:
             f"host {', '.join(material.hosts[:4])}{' ...' if len(material.hosts) > 4 else ''}",
             f"run {material.run_id}",
         ]
+        lines = textwrap.wrap(" · ".join(what), 125, break_on_hyphens=False)
+        self._top = 0.84 - 0.03 * (len(lines) - 1)
         self.figure.text(0.012, 0.975, title, fontsize=19, fontweight="bold", va="top")
-        self.figure.text(0.012, 0.915, " · ".join(what), fontsize=12, va="top")
-        self.figure.text(0.988, 0.972, reading, fontsize=11, va="top", ha="right", color="0.3")
+        self.figure.text(0.012, 0.915, "\n".join(lines), fontsize=12, va="top")
+        notes = [reading, f"not drawn: {material.bad} cases that failed or moved wrong data"][
+            : 2 if material.bad else 1
+        ]
+        self.figure.text(0.988, 0.978, "\n".join(notes), fontsize=11, va="top", ha="right", color="0.3")
 
     def grid(self, count: int) -> list[Axes]:
         """So many panels, about as wide as high."""
@@ -287,17 +300,18 @@ class _Page:
         self._drawn += [number for heights in (y, *band) for number in (heights.min(), heights.max())]
         [drawn] = axes.plot(list(x), y.to_numpy(), label=label, **style)
         if band:
-            axes.fill_between(list(x), *(end.to_numpy() for end in band), color=style["color"], alpha=0.18, linewidth=0)
+            low, high = (end.to_numpy() for end in band)
+            axes.fill_between(list(x), low, high, color=style["color"], alpha=0.18, linewidth=0)
         self._legend.setdefault(label, drawn)
 
     def sizes(self, sizes: pd.Series[int], label: str) -> None:
         """Puts ``sizes`` on the x axis of every panel, with ticks at powers of two."""
         low, high = math.log2(sizes.min()), math.log2(sizes.max())
-        most = 14 // self._columns
-        step = next(step for step in (1, 2, 3, 4, 5, 10, 20, 50) if (high - low) / step < most)
+        most = min(12, 16 // self._columns)
+        step = next(step for step in (1, 2, 3, 4, 5, 6, 8, 10, 20, 50) if (high - low) / step < most)
         ticks = [2.0**power for power in range(math.ceil(low), math.floor(high) + 1) if power % step == 0]
         for axes in self._panels:
-            _logarithmic(axes.xaxis, ticks or [sizes.min()], 2 ** (low - 0.4), 2 ** (high + 0.4), about_bytes)
+            _logarithmic(axes, "x", ticks or [sizes.min()], 2 ** (low - 0.4), 2 ** (high + 0.4), about_bytes)
         self.below(label)
 
     def below(self, label: str) -> None:
@@ -310,11 +324,12 @@ class _Page:
     def heights(self, label: str, show: Callable[[float], str], panels: Sequence[Axes] = ()) -> None:
         """One logarithmic scale for the y axes of ``panels`` (all by default) that holds every line and band."""
         low, high = math.log10(min(self._drawn)), math.log10(max(self._drawn))
-        digits = (1, 2, 5) if high - low < 1.7 else (1,)
-        powers = range(math.floor(low) - 1, math.ceil(high) + 1)
-        ticks = [digit * 10.0**power for power in powers for digit in digits]
+        widen = max(0.06, (0.7 - (high - low)) / 2)
+        low, high = low - widen, high + widen
+        digits = (1, 2, 5) if high - low < 2.2 else (1,)
+        ticks = [digit * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for digit in digits]
         for index, axes in enumerate(panels or self._panels):
-            _logarithmic(axes.yaxis, ticks, 10 ** (low - 0.06), 10 ** (high + 0.06), show)
+            _logarithmic(axes, "y", ticks, 10**low, 10**high, show)
             if index % self._columns == 0:
                 axes.set_ylabel(label)
             else:
@@ -322,9 +337,10 @@ class _Page:
 
     def finished(self) -> Figure:
         """The figure with its legend, and its margins set so that nothing lies upon anything else."""
-        columns = min(len(self._legend), 5)
-        rows = math.ceil(len(self._legend) / columns) if columns else 0
-        if columns:
+        rows = 0
+        if self._legend:
+            columns = max(1, min(len(self._legend), 110 // (max(map(len, self._legend)) + 7)))
+            rows = math.ceil(len(self._legend) / columns)
             self.figure.legend(
                 self._legend.values(),
                 self._legend.keys(),
@@ -334,30 +350,34 @@ class _Page:
                 fontsize=12,
             )
         self.figure.subplots_adjust(
-            left=0.07,
+            left=0.085,
             right=0.985,
-            top=0.84,
+            top=self._top,
             bottom=0.105 + 0.036 * rows,
             hspace=0.16,
-            wspace=0.06 if self._rows > 1 else 0.16,
+            wspace=0.07 if self._columns > 2 else 0.17,
         )
         return self.figure
 
 
-def _logarithmic(axis: Axis, ticks: Sequence[float], low: float, high: float, show: Callable[[float], str]) -> None:
-    """A logarithmic axis from ``low`` to ``high`` with labels at those ``ticks`` that lie between."""
-    from matplotlib.ticker import NullLocator
+def _logarithmic(
+    axes: Axes, which: str, ticks: Sequence[float], low: float, high: float, show: Callable[[float], str]
+) -> None:
+    """Makes the x or y axis logarithmic from ``low`` to ``high``, with labels at those ``ticks`` that lie between."""
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     inside = [tick for tick in ticks if low <= tick <= high]
-    axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})
-    axis.set_ticks(inside, [show(tick) for tick in inside])
+    axes.set(**{f"{which}scale": "log", f"{which}lim": (low, high)})
+    axis: Axis = getattr(axes, f"{which}axis")
+    axis.set_major_locator(FixedLocator(inside))
+    axis.set_major_formatter(FixedFormatter([show(tick) for tick in inside]))
     axis.set_minor_locator(NullLocator())
 
 
 def _groups(cases: pd.DataFrame, *names: str) -> Iterator[tuple[Any, pd.DataFrame]]:
     """The cases of each combination of ``names``, in order of size; words keep the order of the plan."""
     words = {name: {word: place for place, word in enumerate(cases[name].unique())} for name in names}
-    groups = list(cases.sort_values("tensor_bytes").groupby(list(names), sort=False))
+    groups = list(cases.sort_values("tensor_bytes", kind="stable").groupby(list(names), sort=False))
     numbers = ("streams", "world_size", "tensor_bytes")
     groups.sort(key=lambda group: [x if n in numbers else words[n][x] for n, x in zip(names, group[0], strict=True)])
     yield from groups
@@ -372,6 +392,7 @@ def _styles(series: Iterable[Hashable]) -> dict[Any, dict[str, Any]]:
         one: {
             "color": colormaps["viridis"](0.85 * place / max(1, len(series) - 1)),
             "marker": _MARKERS[place % len(_MARKERS)],
+            "markerfacecolor": "white" if place % 2 else None,
             "linestyle": _DASHES[place % len(_DASHES)],
         }
         for place, one in enumerate(series)
