@@ -264,7 +264,7 @@ class _Page:
             f"host {', '.join(material.hosts[:4])}{' ...' if len(material.hosts) > 4 else ''}",
             f"run {material.run_id}",
         ]
-        lines = textwrap.wrap(" · ".join(what), 125, break_on_hyphens=False)
+        lines = textwrap.wrap(" · ".join(item.replace(" ", "\N{NO-BREAK SPACE}") for item in what), 125)
         self._top = 0.84 - 0.03 * (len(lines) - 1)
         self.figure.text(0.012, 0.975, title, fontsize=19, fontweight="bold", va="top")
         self.figure.text(0.012, 0.915, "\n".join(lines), fontsize=12, va="top")
@@ -307,11 +307,12 @@ class _Page:
     def sizes(self, sizes: pd.Series[int], label: str) -> None:
         """Puts ``sizes`` on the x axis of every panel, with ticks at powers of two."""
         low, high = math.log2(sizes.min()), math.log2(sizes.max())
+        margin = max(0.4, 0.06 * (high - low))  # keeps the first and last label off those of the next panel
         most = min(12, 16 // self._columns)
         step = next(step for step in (1, 2, 3, 4, 5, 6, 8, 10, 20, 50) if (high - low) / step < most)
         ticks = [2.0**power for power in range(math.ceil(low), math.floor(high) + 1) if power % step == 0]
         for axes in self._panels:
-            _logarithmic(axes, "x", ticks or [sizes.min()], 2 ** (low - 0.4), 2 ** (high + 0.4), about_bytes)
+            _logarithmic(axes, "x", ticks or [sizes.min()], 2 ** (low - margin), 2 ** (high + margin), about_bytes)
         self.below(label)
 
     def below(self, label: str) -> None:
@@ -355,7 +356,7 @@ class _Page:
             top=self._top,
             bottom=0.105 + 0.036 * rows,
             hspace=0.16,
-            wspace=0.07 if self._columns > 2 else 0.17,
+            wspace=0.1 if self._columns > 2 else 0.19,
         )
         return self.figure
 
