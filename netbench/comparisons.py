@@ -56,12 +56,22 @@ def two_against_more(cases: pd.DataFrame) -> pd.DataFrame:
     ``world_sizes``, how many larger world sizes were measured there; sizes with none are left out.
     """
     cases = cases[(cases["status"] == "ok") & (cases["transmit_bytes"] > 0)]
-    two, more = cases[cases["world_size"] == 2], cases[cases["world_size"] >= 3]
-    rows = []
-    for transmit_bytes, time_ns in zip(two["transmit_bytes"], two["median_ns"], strict=True):
-        off = (more["transmit_bytes"] - transmit_bytes).abs().astype("float64") / transmit_bytes
-        near = more.assign(off=off)[off <= _EQUAL].sort_values("off").drop_duplicates("world_size")
-        if len(near):
-            rows.append((transmit_bytes, time_ns / near["median_ns"].median(), len(near)))
-    table = pd.DataFrame(rows, columns=["transmit_bytes", "ratio", "world_sizes"])
-    return table.sort_values("transmit_bytes", ignore_index=True)
+    cases = cases[["world_size", "transmit_bytes", "median_ns"]].astype({"transmit_bytes": "float64"})
+    cases = cases.sort_values("transmit_bytes")
+    two = cases[cases["world_size"] == 2].reset_index(drop=True)
+    found = {}
+    for world_size, more in cases[cases["world_size"] >= 3].groupby("world_size"):
+        near = pd.merge_asof(
+            two, more.assign(near_bytes=more["transmit_bytes"]), on="transmit_bytes", direction="nearest"
+        )
+        off = (near["near_bytes"] - near["transmit_bytes"]).abs() / near["transmit_bytes"]
+        found[world_size] = near["median_ns_y"].where(off <= _EQUAL)
+    times_ns = pd.DataFrame(found, index=two.index, dtype="float64")
+    table = pd.DataFrame(
+        {
+            "transmit_bytes": two["transmit_bytes"].astype("int64"),
+            "ratio": two["median_ns"] / times_ns.median(axis=1),
+            "world_sizes": times_ns.notna().sum(axis=1),
+        }
+    )
+    return table[table["world_sizes"] > 0].reset_index(drop=True)

@@ -264,7 +264,7 @@ class _Page:
             f"host {', '.join(material.hosts[:4])}{' ...' if len(material.hosts) > 4 else ''}",
             f"run {material.run_id}",
         ]
-        lines = textwrap.wrap(" · ".join(item.replace(" ", "\N{NO-BREAK SPACE}") for item in what), 125)
+        lines = textwrap.wrap(" · ".join(item.replace(" ", "\N{NO-BREAK SPACE}") for item in what), 140)
         self._top = 0.84 - 0.03 * (len(lines) - 1)
         self.figure.text(0.012, 0.975, title, fontsize=19, fontweight="bold", va="top")
         self.figure.text(0.012, 0.915, "\n".join(lines), fontsize=12, va="top")
@@ -308,7 +308,7 @@ class _Page:
         """Puts ``sizes`` on the x axis of every panel, with ticks at powers of two."""
         low, high = math.log2(sizes.min()), math.log2(sizes.max())
         margin = max(0.4, 0.06 * (high - low))  # keeps the first and last label off those of the next panel
-        most = min(12, 16 // self._columns)
+        most = 10 / self._columns + 1.5  # labels beside each other without touching
         step = next(step for step in (1, 2, 3, 4, 5, 6, 8, 10, 20, 50) if (high - low) / step < most)
         ticks = [2.0**power for power in range(math.ceil(low), math.floor(high) + 1) if power % step == 0]
         for axes in self._panels:

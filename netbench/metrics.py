@@ -23,9 +23,9 @@ Better = Literal["higher", "lower", "neither"]
 
 @dataclass(frozen=True)
 class Unit:
-    """``text`` is what people read, ``suffix`` ends a column's name, ``factor`` is how many make the SI unit."""
+    """``name`` is what people read, ``suffix`` ends a column's name, ``factor`` is how many make the SI unit."""
 
-    text: str
+    name: str
     suffix: str
     factor: float
 
@@ -34,9 +34,12 @@ TIME = Unit("us", "_us", 1e6)
 PER_SECOND = Unit("1/s", "_per_s", 1.0)
 PLAIN = Unit("", "", 1.0)
 
-#: What ``--rate`` may say; the first is the default. Always decimal.
-RATES = {"Gbit/s": Unit("Gbit/s", "_gbit_s", 8e-9), "GB/s": Unit("GB/s", "_gbyte_s", 1e-9)}
 DEFAULT_RATE = "Gbit/s"
+
+#: What ``--rate`` may say. Always decimal.
+RATES: Registry[Unit] = Registry("rate")
+RATES.add(Unit(DEFAULT_RATE, "_gbit_s", 8e-9))
+RATES.add(Unit("GB/s", "_gbyte_s", 1e-9))
 
 
 class Metric:
