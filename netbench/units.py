@@ -26,6 +26,9 @@ _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 #: No message is anywhere near this; it keeps a typing error from becoming an endless plan.
 _MAX_BYTES = 2**50
 
+#: A smaller factor would make thousands of sizes, and its exact powers would take minutes to compute.
+_MIN_FACTOR = Fraction(11, 10)
+
 
 def parse_bytes(text: str) -> int:
     """``"64KiB"`` -> 65536. Raises ValueError, saying what would be right."""
@@ -51,9 +54,9 @@ def parse_sizes(text: str) -> list[int]:
         return [parse_bytes(text)]
     pieces = text.split(":")
     factor = re.fullmatch(r"\s*[x*](\d+(?:\.\d+)?)\s*", pieces[2]) if len(pieces) == 3 else None
-    if factor is None or Fraction(factor[1]) <= 1:
+    if factor is None or Fraction(factor[1]) < _MIN_FACTOR:
         raise ValueError(
-            f"{text!r} is not a range of sizes; write min:max:xfactor with a factor above 1, as 1KiB:64MiB:x4"
+            f"{text!r} is not a range of sizes; write min:max:xfactor with a factor from 1.1, as 1KiB:64MiB:x4"
         )
     low, high, step = parse_bytes(pieces[0]), parse_bytes(pieces[1]), Fraction(factor[1])
     if low > high:
@@ -76,22 +79,25 @@ def parse_seconds(text: str) -> float:
 
 
 def format_bytes(count: float) -> str:
-    """Exact and short: 65536 -> ``64KiB``, 10000000 -> ``10MB``, 1025 -> ``1025B``. Reads back with parse_bytes."""
+    """Exact and short: 65536 -> ``64KiB``, 16000000 -> ``16MB``, 1025 -> ``1025B``. Reads back with parse_bytes."""
     if count != int(count):
         return f"{count}B"
     whole = int(count)
-    for base, suffix in ((1024, "iB"), (1000, "B")):
-        for power, letter in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
-            if whole and whole % base**power == 0:
-                return f"{whole // base**power}{letter}{suffix}"
-    return f"{whole}B"
+    exact = [
+        f"{whole // base**power}{letter}{suffix}"
+        for base, suffix in ((1024, "iB"), (1000, "B"))
+        for power, letter in enumerate("KMGT", start=1)
+        if whole and whole % base**power == 0
+    ]
+    # 16 MB is also a whole number of KiB, but nobody would know 15625KiB again.
+    return min([*exact, f"{whole}B"], key=len)
 
 
 def about_bytes(count: float) -> str:
     """Rounded for people: 1234567890 -> ``1.15 GiB``."""
     for power, letter in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
         if abs(count) >= 1024**power:
-            return f"{count / 1024**power:.3g} {letter}iB"
+            return f"{_three_digits(count / 1024**power)} {letter}iB"
     return f"{count:.0f} B"
 
 
@@ -102,5 +108,10 @@ def about_seconds(seconds: float) -> str:
         return f"{minutes} min {rest:02d} s"
     for factor, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "us")):
         if seconds >= factor:
-            return f"{seconds / factor:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
+            return f"{_three_digits(seconds / factor)} {unit}"
+    return f"{_three_digits(seconds * 1e9)} ns"
+
+
+def _three_digits(value: float) -> str:
+    """Without an exponent, which 1023 KiB would get from three significant digits."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
