@@ -27,6 +27,8 @@ def _items(value: object) -> list[object]:
     items = value if isinstance(value, list) else [value]
     if not items:
         raise ValueError("the list is empty; name at least one")
+    if nested := [item for item in items if isinstance(item, list | dict)]:
+        raise ValueError(f"{nested[0]!r} is a list in a list; write its members side by side")
     return list(dict.fromkeys(items))
 
 
@@ -69,8 +71,14 @@ def _sizes(item: object) -> Iterable[int]:
     return parse_sizes(str(item))
 
 
+def _no_truth(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError(f"{value!r} is not a number")
+    return value
+
+
 def _seconds(value: object) -> object:
-    return parse_seconds(value) if isinstance(value, str) else value
+    return parse_seconds(value) if isinstance(value, str) else _no_truth(value)
 
 
 def _kind(value: object) -> object:
@@ -81,6 +89,7 @@ def _kind(value: object) -> object:
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
+Count = Annotated[int, BeforeValidator(_no_truth)]
 
 
 class SweepConfig(BaseModel):
@@ -97,12 +106,12 @@ class SweepConfig(BaseModel):
     dtypes: Annotated[list[str], _each(_dtype)] = ["float32"]
     sizes: Annotated[list[int], _each(_sizes)] = parse_sizes("4KiB:16MiB:x4")
     sizes_of: Annotated[str, BeforeValidator(_kind)] = "tensor"
-    iterations: int = Field(20, ge=1, le=1_000_000)
-    warmup: int = Field(3, ge=0, le=1_000_000)
+    iterations: Count = Field(20, ge=1, le=1_000_000)
+    warmup: Count = Field(3, ge=0, le=1_000_000)
     pause: Seconds = Field(0.0, ge=0, le=3600)
     timeout: Seconds = Field(60.0, gt=0, le=86400)
     interface: str | None = Field(None, min_length=1)
-    seed: int = Field(0, ge=0, lt=2**63)
+    seed: Count = Field(0, ge=0, lt=2**63)
     out: str = Field("results", min_length=1)
 
 

@@ -54,7 +54,9 @@ def make_plan(config: SweepConfig) -> Plan:
     """Every point of ``config``'s axes in reading order, as a case or as a skip with its reason."""
     cases: dict[str, Case] = {}
     skips: list[Skip] = []
-    points = product(config.modes, config.world_sizes, config.backends, config.streams, config.dtypes, config.sizes)
+    # In rising order, of several sizes that become the same bytes the exact one comes first and is the case.
+    sizes = sorted(config.sizes)
+    points = product(config.modes, config.world_sizes, config.backends, config.streams, config.dtypes, sizes)
     for mode_name, world_size, backend, streams, dtype, size in points:
         outcome = _point(mode_name, world_size, backend, streams, dtype, size, config.sizes_of)
         if isinstance(outcome, Case) and outcome.id in cases:
