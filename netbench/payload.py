@@ -1,8 +1,8 @@
 """The data that is sent, so that what arrives can be checked element by element.
 
 Values are small whole numbers, chosen so that their sum over all ranks is exact in every dtype (at most 120 for
-int8, and below 2**8 for bfloat16). They depend on the index, the rank and the round, so a part that is missing,
-shifted, stale or from the wrong rank shows.
+int8, and below 2**8 for bfloat16). They scatter by index, rank and round, so a part that is missing, shifted, stale
+or from the wrong rank shows; and up to 60 ranks none is 0, so that even in one element a missing rank shows.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import torch
 from netbench.modes import Expected
 
 #: Elements handled at once, so that a large tensor needs no second one of its size beside it.
-_BLOCK = 1 << 20
+_BLOCK = 1 << 17
 
-#: The quotient by this breaks the short period of the remainder.
-_STRIDE = 1021
+#: The values repeat after this many elements: a prime, so that no shift by a round number goes unseen.
+_PERIOD = 32749
 
 #: No pattern and no sum of patterns has this value, and every dtype can hold it.
 POISON = 127
@@ -33,8 +33,10 @@ class Payload:
     round: int
 
     @property
-    def modulus(self) -> int:
-        return max(2, min(7, 120 // self.world_size + 1))
+    def values(self) -> range:
+        """What a rank may send: at least two values, whose sum over all ranks is at most 120 (up to 120 ranks)."""
+        most = max(1, 120 // self.world_size)
+        return range(1 if most > 1 else 0, most + 1)
 
     def fill(self, tensor: torch.Tensor, rank: int) -> None:
         """Writes the input of ``rank`` into a one-dimensional tensor."""
@@ -54,17 +56,24 @@ class Payload:
     ) -> Iterator[tuple[int, torch.Tensor]]:
         """(offset from ``first``, right values) over ``count`` elements from index ``first``."""
         tile = _tile(self, tuple(ranks), dtype)
-        period = _STRIDE * self.modulus
         for start in range(0, count, _BLOCK):
-            phase = (first + start) % period
+            phase = (first + start) % _PERIOD
             yield start, tile[phase : phase + min(_BLOCK, count - start)]
 
 
 @lru_cache(maxsize=128)
 def _tile(payload: Payload, ranks: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """The sum of the ranks' inputs over one block, with a period more, so that a block may begin anywhere in it."""
-    index = torch.arange(_BLOCK + _STRIDE * payload.modulus, dtype=torch.int64)
+    index = torch.arange(_PERIOD)
     total = torch.zeros_like(index)
     for rank in ranks:
-        total += (index + index // _STRIDE + 3 * rank + 5 * payload.round) % payload.modulus
-    return total.to(dtype)
+        scattered = _scatter(index * 0x10001 + _scatter(torch.tensor(rank + 4096 * payload.round)))
+        total += payload.values[0] + scattered % len(payload.values)
+    return total.repeat(_BLOCK // _PERIOD + 2).to(dtype)
+
+
+def _scatter(numbers: torch.Tensor) -> torch.Tensor:
+    """Neighbouring numbers to numbers below 2**31 far apart: products with odd constants, folded by shifts."""
+    for factor in (0x2C1B3C6D, 0x297A2D39):
+        numbers = ((numbers ^ (numbers >> 15)) * factor) & 0x7FFFFFFF
+    return numbers ^ (numbers >> 15)
