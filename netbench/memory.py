@@ -39,12 +39,22 @@ def refusal(case: Case, ranks: int, free: int) -> str | None:
 
 def _container_free_bytes(root: Path = Path("/sys/fs/cgroup")) -> int | None:
     """What the control group that we see at its root still allows; None where there is no limit."""
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    for limit, used, details in (
+        ("memory.max", "memory.current", "memory.stat"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
     ):
         try:
-            return max(0, int((root / limit).read_text()) - int((root / used).read_text()))
+            unused = int((root / limit).read_text()) - int((root / used).read_text())
         except (OSError, ValueError):
             continue
+        return max(0, unused + _reclaimable_bytes(root / details))
     return None
+
+
+def _reclaimable_bytes(details: Path) -> int:
+    """The cache of files that nobody uses now; it counts as used, and the kernel gives it up when it has to."""
+    try:
+        counts = dict(line.split() for line in details.read_text().splitlines())
+        return int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))
+    except (OSError, ValueError):
+        return 0

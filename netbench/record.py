@@ -152,7 +152,11 @@ class RunFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Held while a sweep writes here, by the kernel, so it is gone with the process however that ends."""
-        with (self.path / "run.lock").open("w") as file:
+        try:
+            file = (self.path / "run.lock").open("w")
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be written: {error.strerror}") from None
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

@@ -151,9 +151,13 @@ class Sweep:
         finally:
             end(process)
             launch.exit_code, launch.ended_at = process.returncode, datetime.now(UTC)
-        if launch.reason:
+        if launch.reason and not self._was_between_cases(follower, cases):
             self._book_failure(follower, launch)
         self._save()
+
+    def _was_between_cases(self, follower: _Follower, cases: Sequence[Case]) -> bool:
+        """Whether the launch broke after one of its cases had ended and before the next began: the rest goes on."""
+        return follower.under_way is None and len(self._remaining()) < len(cases)
 
     def _book_failure(self, follower: _Follower, launch: Launch) -> None:
         case_id = follower.under_way
