@@ -268,10 +268,11 @@ class _Page:
         self._top = 0.84 - 0.03 * (len(lines) - 1)
         self.figure.text(0.012, 0.975, title, fontsize=19, fontweight="bold", va="top")
         self.figure.text(0.012, 0.915, "\n".join(lines), fontsize=12, va="top")
-        notes = [reading, f"not drawn: {material.bad} cases that failed or moved wrong data"][
-            : 2 if material.bad else 1
-        ]
-        self.figure.text(0.988, 0.978, "\n".join(notes), fontsize=11, va="top", ha="right", color="0.3")
+        if material.bad:
+            reading += (
+                f"\nnot drawn: {material.bad} case{'s' if material.bad > 1 else ''} that failed or moved wrong data"
+            )
+        self.figure.text(0.988, 0.978, reading, fontsize=11, va="top", ha="right", color="0.3")
 
     def grid(self, count: int) -> list[Axes]:
         """So many panels, about as wide as high."""

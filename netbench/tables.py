@@ -255,8 +255,7 @@ def _main_row(case: dict[str, Any], rate: str) -> dict[str, str]:
 
 def _width(table: pd.DataFrame) -> int:
     """Columns of a terminal that the table takes, with room for a short status; a longer one is folded."""
-    widths = table.astype(str).apply(lambda column: max(column.str.len().max(), len(str(column.name))) + 2)
-    return int(widths.drop("status", errors="ignore").sum()) + 10
+    return sum(max(map(len, [str(name), *table[name]])) + 2 for name in table if name != "status") + 10
 
 
 def _drawn(run: Run, table: pd.DataFrame) -> Table:

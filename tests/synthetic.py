@@ -60,9 +60,7 @@ def write_case(
         rows = np.zeros((warmup + iterations, len(MEASURED)), np.int64)
         rows[:, MEASURED.index("iteration")] = np.arange(warmup + iterations)
         rows[:, MEASURED.index("warmup")] = np.arange(warmup + iterations) < warmup
-        rows[:, MEASURED.index("duration_ns")] = np.concatenate(
-            [timed[index][:1].repeat(warmup) * 100, timed[index]]
-        )
+        rows[:, MEASURED.index("duration_ns")] = np.concatenate([timed[index][:1].repeat(warmup) * 100, timed[index]])
         rows[:, MEASURED.index("start_ns")] = np.cumsum(rows[:, MEASURED.index("duration_ns")] + 50_000)
         samples.append((rank, rows))
     known = {

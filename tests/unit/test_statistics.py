@@ -1,0 +1,77 @@
+"""Headline times and order statistics, against numbers worked out by hand and against simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netbench.statistics import describe, headline_ns, median_interval, samples_for
+
+
+def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
+    iteration = np.array([3, 4, 5, 3, 4, 5])
+    duration_ns = np.array([10, 50, 10, 20, 10, 10])
+    assert headline_ns(iteration, duration_ns).tolist() == [20, 50, 10]
+
+
+@given(st.permutations(range(12)))
+def test_the_order_of_rows_does_not_matter(order: list[int]) -> None:
+    iteration, duration_ns = np.repeat(np.arange(4), 3), np.arange(12)
+    assert headline_ns(iteration[order], duration_ns[order]).tolist() == [2, 5, 8, 11]
+
+
+@settings(deadline=None)  # the first call imports scipy
+@given(st.lists(st.integers(1, 10**12), min_size=1, max_size=400))
+def test_statistics_are_ordered(times: list[int]) -> None:
+    found = describe(np.array(times))
+    assert found.iterations == len(times)
+    assert found.median_ns == pytest.approx(float(np.median(times)))
+    known = [found.min_ns, found.p25_ns, found.median_ns, found.p75_ns, found.p95_ns, found.p99_ns, found.max_ns]
+    numbers = [number for number in known if number is not None]
+    assert numbers == sorted(numbers)
+    if found.low_ns is not None and found.high_ns is not None:
+        assert found.min_ns <= found.low_ns <= found.median_ns <= found.high_ns <= found.max_ns
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(1, None), (5, None), (6, (0, 5)), (8, (0, 7)), (9, (1, 7)), (10, (1, 8)), (20, (5, 14)), (100, (39, 60))],
+)
+def test_median_interval_against_the_table_of_the_sign_test(count: int, expected: tuple[int, int] | None) -> None:
+    assert median_interval(count) == expected
+
+
+@settings(deadline=None)
+@given(st.integers(6, 500))
+def test_the_interval_is_the_narrowest_that_covers(count: int) -> None:
+    interval = median_interval(count)
+    assert interval is not None
+    low, high = interval
+    assert low + high == count - 1
+
+    def coverage(first: int) -> float:
+        return 1 - 2 * sum(math.comb(count, below) for below in range(first + 1)) / 2**count
+
+    assert coverage(low) >= 0.95
+    assert coverage(low + 1) < 0.95
+
+
+@pytest.mark.parametrize("count", [6, 20, 61])
+def test_the_interval_covers_the_true_median_of_skewed_samples(count: int) -> None:
+    samples = np.random.default_rng(1).lognormal(0, 1, (4000, count)) * 1e6
+    interval = median_interval(count)
+    assert interval is not None
+    ordered = np.sort(samples, axis=1)
+    share = ((ordered[:, interval[0]] <= 1e6) & (ordered[:, interval[1]] >= 1e6)).mean()
+    assert 0.94 < share < 0.99
+
+
+def test_far_percentiles_are_left_blank_until_there_are_samples_for_them() -> None:
+    assert (samples_for(0.95), samples_for(0.99)) == (59, 299)
+    blank = {count: describe(np.arange(1, count + 1)) for count in (58, 59, 298, 299)}
+    assert [found.p95_ns is None for found in blank.values()] == [True, False, False, False]
+    assert [found.p99_ns is None for found in blank.values()] == [True, True, True, False]
