@@ -81,6 +81,7 @@ def sweep(
     pause: Annotated[str | None, _axis("pause", "Between iterations, as 0.1 or 100ms.")] = None,
     timeout: Annotated[str | None, _axis("timeout", "Limit of one operation, as 60 or 60s.")] = None,
     interface: Annotated[str | None, _axis("interface", "What Gloo is bound to; lo unless given.")] = None,
+    lab: Annotated[str | None, _axis("lab", "Run in emulated hosts with a known link, as 4x200mbit.")] = None,
     seed: Annotated[str | None, _axis("seed", "Fixes the random order of the cases.")] = None,
     name: Annotated[str | None, _axis("name", "A word in the run's id.")] = None,
     question: Annotated[str | None, _axis("question", "What the run is to answer, a line.")] = None,
@@ -104,6 +105,8 @@ def sweep(
         _resume(resume, dry_run)
         return
     settings = configuration.resolve(configuration.preset(config) if config else _default(), options)
+    if settings.interface and settings.lab:
+        raise UsageError(f"--interface: {settings.interface!r} and a lab exclude each other; its hosts have their own")
     if settings.interface:
         from netbench.environment import check_interface
 

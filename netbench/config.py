@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from netbench.backends import BACKENDS
 from netbench.errors import UsageError, did_you_mean
+from netbench.lab.spec import LabSpec
 from netbench.model import DTYPES, SIZE_KINDS
 from netbench.modes import MODES
 from netbench.registry import Registry
@@ -88,6 +89,10 @@ def _kind(value: object) -> object:
     return value
 
 
+def _lab(value: object) -> object:
+    return value if value is None else str(LabSpec.parse(str(value)))
+
+
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Count = Annotated[int, BeforeValidator(_no_truth)]
 
@@ -111,6 +116,7 @@ class SweepConfig(BaseModel):
     pause: Seconds = Field(0.0, ge=0, le=3600)
     timeout: Seconds = Field(60.0, gt=0, le=86400)
     interface: str | None = Field(None, min_length=1)
+    lab: Annotated[str | None, BeforeValidator(_lab)] = None
     seed: Count = Field(0, ge=0, lt=2**63)
     out: str = Field("results", min_length=1)
 

@@ -41,12 +41,9 @@ _SYSCTLS = (
 _PACKAGES = ("torch", "numpy", "pyarrow")
 
 
-def of_rank(rank: int, interface: str) -> dict[str, Any]:
-    """Who this rank is; the first rank of a host adds what is known of the host."""
-    who: dict[str, Any] = {"rank": rank, "host": socket.gethostname()}
-    if int(os.environ.get("LOCAL_RANK", "0")) == 0:
-        who["environment"] = of_host(interface)
-    return who
+def of_rank(rank: int, host: str, interface: str) -> dict[str, Any]:
+    """Who this rank is, and what is known of the host it runs on."""
+    return {"rank": rank, "host": host, "environment": of_host(interface)}
 
 
 def by_host(ranks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -55,15 +52,16 @@ def by_host(ranks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     for who in ranks:
         entry = hosts.setdefault(who["host"], {"host": who["host"], "ranks": []})
         entry["ranks"].append(who["rank"])
-        entry |= who.get("environment", {})
+        entry |= who["environment"]
     return list(hosts.values())
 
 
 def of_host(interface: str) -> dict[str, Any]:
     """What is known of this host. Absent facts are null."""
     return {
+        "machine": socket.gethostname(),
         "kernel": platform.release(),
-        "machine": platform.machine(),
+        "architecture": platform.machine(),
         "cpu": _cpu_model(),
         "cpus": psutil.cpu_count(),
         "cpus_allowed": len(os.sched_getaffinity(0)),

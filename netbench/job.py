@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from netbench.errors import RecordError
+from netbench.lab import HostAddress
 from netbench.model import Case
 from netbench.record import SCHEMA_VERSION
+
+
+class Place(NamedTuple):
+    """Where a rank runs: its host's name, and the interface that its groups are bound to."""
+
+    host: str
+    interface: str
 
 
 class Job(BaseModel):
@@ -27,10 +37,22 @@ class Job(BaseModel):
     pause_s: float
     timeout_s: float
     interface: str
+    #: The lab's specification, where the ranks run in one.
+    lab: str | None = None
+    #: In a lab, rank r runs in the r-th host; empty where the ranks run on this host as it is.
+    lab_hosts: list[HostAddress] = []
 
     @property
     def world_size(self) -> int:
         return max(case.world_size for case in self.cases)
+
+    def move(self, rank: int) -> Place:
+        """Brings this process to where its rank belongs, before it has opened a socket, and says where that is."""
+        if not self.lab_hosts:
+            return Place(socket.gethostname(), self.interface)
+        host = self.lab_hosts[rank]
+        host.enter()
+        return Place(host.name, host.interface)
 
 
 def read_job(path: Path) -> Job:

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 from typing import ClassVar
 
 from netbench.errors import LaunchError
@@ -24,16 +24,14 @@ class Launcher:
 
     name: ClassVar[str]
 
-    def command(self, job: Job, job_file: Path) -> list[str]:
-        """The program and its arguments that start all ranks of ``job``."""
+    def command(self, job: Job, address: str) -> list[str]:
+        """The program and its arguments that start all ranks of ``job``, meeting at this host's ``address``."""
         raise NotImplementedError
 
-    def start(self, job: Job) -> subprocess.Popen[bytes]:
+    def start(self, job: Job, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Starts the ranks. Raises LaunchError when the program cannot be run, StorageError on a full disk."""
         folder = RunFolder(job.run_folder)
-        job_file = folder.job(job.launch)
-        write_atomically(job_file, job.model_dump_json(indent=1).encode())
-        command = self.command(job, job_file)
+        write_atomically(folder.job(job.launch), job.model_dump_json(indent=1).encode())
         # torchrun would set this to 1 on its own; said here, it is recorded like any other choice.
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
         try:
@@ -65,18 +63,20 @@ def _end_with_us() -> None:
 
 @_launcher
 class Local(Launcher):
-    """torchrun on this host, one process a rank, with its rendezvous on loopback."""
+    """torchrun on this host, one process a rank; its rendezvous listens on loopback, or inside the lab."""
 
     name = "local"
 
-    def command(self, job: Job, job_file: Path) -> list[str]:
+    def command(self, job: Job, address: str) -> list[str]:
         return [
             sys.executable,
             *("-m", "torch.distributed.run"),
             *("--nnodes", "1"),
             *("--nproc-per-node", str(job.world_size)),
-            *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"),
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address}:0", "--local-addr", address),
+            # In a lab's namespace torchrun would not know the address for its own by the host's name.
+            *("--rdzv-conf", "is_host=true"),
             *("--rdzv-id", f"{job.run_id}-{job.launch}"),
             *("--max-restarts", "0"),
-            *("-m", "netbench.worker", str(job_file)),
+            *("-m", "netbench.worker", str(RunFolder(job.run_folder).job(job.launch))),
         ]

@@ -12,6 +12,7 @@ from itertools import product
 from netbench.backends import BACKENDS
 from netbench.config import SweepConfig
 from netbench.errors import UsageError, did_you_mean
+from netbench.lab.spec import LabSpec
 from netbench.model import DTYPES, Case, Skip, case_id, whole_elements
 from netbench.modes import MODES
 from netbench.units import format_bytes
@@ -54,11 +55,14 @@ def make_plan(config: SweepConfig) -> Plan:
     """Every point of ``config``'s axes in reading order, as a case or as a skip with its reason."""
     cases: dict[str, Case] = {}
     skips: list[Skip] = []
+    lab = LabSpec.parse(config.lab) if config.lab else None
     # In rising order, of several sizes that become the same bytes the exact one comes first and is the case.
     sizes = sorted(config.sizes)
     points = product(config.modes, config.world_sizes, config.backends, config.streams, config.dtypes, sizes)
     for mode_name, world_size, backend, streams, dtype, size in points:
         outcome = _point(mode_name, world_size, backend, streams, dtype, size, config.sizes_of)
+        if isinstance(outcome, Case) and lab and world_size > lab.hosts:
+            outcome = Skip(outcome.id, f"the lab {lab} has no host for each of {world_size} ranks")
         if isinstance(outcome, Case) and outcome.id in cases:
             asked = case_id(mode_name, backend, streams, world_size, dtype, _asked(size, config.sizes_of))
             outcome = Skip(asked, f"the same bytes as {outcome.id}")

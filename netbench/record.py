@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from netbench.errors import RecordError, StorageError
+from netbench.lab.spec import LabSpec
 from netbench.model import Case, Skip
 
 if TYPE_CHECKING:
@@ -60,6 +61,23 @@ class Launch(BaseModel):
     reason: str = ""
 
 
+class LabFacts(BaseModel):
+    """The emulated network that a run was measured on: ``spec`` in full, and what follows from it."""
+
+    spec: str
+    hosts: int
+    rate_bit_s: int
+    flow_bit_s: int | None
+    delay_us: int
+    loss_ppm: int
+    #: The most payload that one host can send in one direction, with as many connections as it takes.
+    payload_ceiling_bit_s: float
+
+    @classmethod
+    def of(cls, spec: LabSpec) -> Self:
+        return cls(spec=str(spec), payload_ceiling_bit_s=spec.payload_ceiling(), **asdict(spec))
+
+
 class Manifest(BaseModel):
     """``run.json``: all that is known of a run but its samples. Times are UTC."""
 
@@ -80,6 +98,7 @@ class Manifest(BaseModel):
     failures: list[Failure] = []
     launches: list[Launch] = []
     environment: list[dict[str, Any]] = []
+    lab: LabFacts | None = None
 
 
 class RunFolder:

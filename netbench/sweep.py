@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,12 @@ from netbench.display import Display
 from netbench.errors import LaunchError, NetbenchError, RecordError, Stopped
 from netbench.events import EventReader
 from netbench.job import Job
+from netbench.lab import Lab, LabSpec
 from netbench.launch import LAUNCHERS, Launcher
 from netbench.model import Case, Skip
 from netbench.plan import Plan
 from netbench.processes import end
-from netbench.record import Failure, Launch, Manifest, RunFolder, create_run_folder
+from netbench.record import Failure, LabFacts, Launch, Manifest, RunFolder, create_run_folder
 from netbench.signals import stopping
 from netbench.units import about_seconds
 
@@ -59,6 +60,7 @@ def new_run(config: SweepConfig, plan: Plan, command: Sequence[str]) -> tuple[Ru
         config=config.model_dump(),
         cases=list(plan.cases),
         skips=list(plan.skips),
+        lab=LabFacts.of(LabSpec.parse(config.lab)) if config.lab else None,
     )
     folder.write_manifest(manifest)
     return folder, manifest
@@ -87,10 +89,11 @@ class Sweep:
         self.launcher = launcher or LAUNCHERS["local"]
         self.config = SweepConfig.model_validate(manifest.config)
         self._cases = {case.id: case for case in manifest.cases}
+        self._lab = Lab(LabSpec.parse(self.config.lab)) if self.config.lab else None
 
     def run(self) -> None:
         """Measures what is not on disk yet. Raises Stopped, LaunchError or StorageError; the record stays usable."""
-        with self.folder.lock(), stopping():
+        with self.folder.lock(), stopping(), self._lab or nullcontext():
             self.manifest.status, self.manifest.ended_at = "running", None
             # A new attempt: what failed before may work now, and what did not fit may fit.
             self.manifest.failures = []
@@ -135,10 +138,14 @@ class Sweep:
             pause_s=self.config.pause,
             timeout_s=self.config.timeout,
             interface=self.config.interface or "lo",
+            lab=self.config.lab,
+            lab_hosts=list(self._lab.hosts) if self._lab else [],
         )
         self.display.launching(job.world_size)
-        process = self.launcher.start(job)
-        command = self.launcher.command(job, self.folder.job(job.launch))
+        command = self.launcher.command(job, self._lab.switch.address if self._lab else "127.0.0.1")
+        if self._lab:
+            command = self._lab.switch.command(command)
+        process = self.launcher.start(job, command)
         launch = Launch(number=job.launch, command=command, started_at=datetime.now(UTC))
         self.manifest.launches.append(launch)
         follower = _Follower(self, job, process)

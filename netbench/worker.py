@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from netbench import environment, memory, wire
 from netbench.backends import BACKENDS, Lanes, Wiring, gloo_group, tensor_maker
 from netbench.control import Control
 from netbench.events import EventWriter
-from netbench.job import Job, read_job
+from netbench.job import Job, Place, read_job
 from netbench.measure import count_wrong, make_operation, time_iterations
 from netbench.model import Case, split
 from netbench.modes import MODES
@@ -46,8 +47,9 @@ class Worker:
     Gloo groups cannot be closed while the process lives, so they are made once for each (backend, streams, N).
     """
 
-    def __init__(self, job: Job, store: Any, rank: int, events: EventWriter) -> None:
+    def __init__(self, job: Job, place: Place, store: Any, rank: int, events: EventWriter) -> None:
         self.job = job
+        self.place = place
         self.rank = rank
         self.events = events
         self.folder = RunFolder(job.run_folder)
@@ -57,7 +59,7 @@ class Worker:
 
     def wiring(self, purpose: str, world_size: int, timeout_s: float) -> Wiring:
         prefix = f"launch{self.job.launch}/{purpose}/n{world_size}"
-        return Wiring(PrefixStore(prefix, self._store), self.rank, world_size, self.job.interface, timeout_s)
+        return Wiring(PrefixStore(prefix, self._store), self.rank, world_size, self.place.interface, timeout_s)
 
     def control(self, world_size: int) -> Control:
         if world_size not in self._controls:
@@ -90,12 +92,12 @@ class Worker:
             self._record(case, gathered, told)
 
     def _memory_refusal(self, case: Case, control: Control) -> str | None:
-        host = {"host": socket.gethostname(), "free": memory.free_bytes()}
-        hosts = control.tell_all(host)
-        ranks_on = [sum(other["host"] == one["host"] for other in hosts) for one in hosts]
-        for one, ranks in zip(hosts, ranks_on, strict=True):
-            if reason := memory.refusal(case, ranks, one["free"]):
-                return f"host {one['host']}: {reason}"
+        # The hosts of a lab share one machine, and so its memory.
+        machines = control.tell_all([socket.gethostname(), memory.free_bytes()])
+        ranks_on = Counter(machine for machine, _ in machines)
+        for machine, free in machines:
+            if reason := memory.refusal(case, ranks_on[machine], free):
+                return f"{machine}: {reason}"
         return None
 
     def _measure(self, case: Case, control: Control) -> tuple[np.ndarray, dict[str, Any]]:
@@ -133,7 +135,7 @@ class Worker:
         carried = after - before if before and after else None
         facts = {
             "rank": self.rank,
-            "host": socket.gethostname(),
+            "host": self.place.host,
             "takes_part": takes_part,
             "wrong_elements": wrong,
             "parts": len(parts),
@@ -152,7 +154,8 @@ class Worker:
             "wrong_elements": wrong,
             "parts": ranks[0]["parts"],
             "pause_s": self.job.pause_s,
-            "interface": self.job.interface,
+            "interface": self.place.interface,
+            "lab": self.job.lab,
             "launch": self.job.launch,
             "ranks": ranks,
         }
@@ -180,11 +183,12 @@ def main(job_path: Path) -> None:
     events = EventWriter(folder.events(job.launch) if rank == 0 else None)
     try:
         events.tell("up")
+        place = job.move(rank)
         store, rank, world_size = next(dist.rendezvous("env://", timeout=timedelta(seconds=_START_LIMIT_S)))
         assert world_size >= job.world_size, f"{job.world_size} ranks needed, {world_size} started"
-        worker = Worker(job, store, rank, events)
+        worker = Worker(job, place, store, rank, events)
         everybody = Control(gloo_group(worker.wiring("all", world_size, _IDLE_LIMIT_S), "all"), _START_LIMIT_S)
-        hosts = everybody.tell_all(environment.of_rank(rank, job.interface))
+        hosts = everybody.tell_all(environment.of_rank(rank, place.host, place.interface))
         events.tell("hosts", hosts=environment.by_host(hosts))
         for case in job.cases:
             if rank < case.world_size:
