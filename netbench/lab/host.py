@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from netbench.errors import LaunchError
+from netbench.errors import LaunchError, UsageError
 from netbench.lab import namespaces
 
 
@@ -47,9 +47,12 @@ class HostAddress:
 
 
 def run_inside(host: HostAddress, argv: Sequence[str]) -> None:
-    """Becomes ``argv`` in the host; returns never. Raises LaunchError when either cannot be had."""
+    """Becomes ``argv`` in the host; returns never.
+
+    Raises LaunchError when the lab is gone, UsageError when ``argv`` cannot be run.
+    """
     host.enter()
     try:
         os.execvp(argv[0], list(argv))
     except OSError as error:
-        raise LaunchError(f"{argv[0]}: {error.strerror}") from None
+        raise UsageError(f"{argv[0]}: cannot be run: {error.strerror}") from None

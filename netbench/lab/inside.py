@@ -12,4 +12,5 @@ if __name__ == "__main__":
     try:
         run_inside(HostAddress(**json.loads(sys.argv[1])), sys.argv[2:])
     except NetbenchError as error:
-        sys.exit(f"netbench: {error}")
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)

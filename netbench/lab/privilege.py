@@ -1,4 +1,4 @@
-"""The way to a network of one's own: as root, else through a user namespace, else one message that says what is missing."""
+"""The way to a network of one's own: as root, or through a user namespace; or a message that says what is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from netbench.lab import namespaces
 Way = Literal["root", "user namespace"]
 
 #: Bits of the capability sets in /proc/self/status, from linux/capability.h.
-_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21, "CAP_SETFCAP": 31}
 
 
 class Machine:
@@ -21,6 +21,9 @@ class Machine:
 
     def holds(self, capability: str) -> bool:
         return bool(int(self._status("CapEff"), 16) >> _CAPABILITIES[capability] & 1)
+
+    def is_root(self) -> bool:
+        return os.geteuid() == 0
 
     def filtered(self) -> bool:
         """Whether system calls pass a seccomp filter, as in most containers."""
@@ -66,7 +69,8 @@ def _refusal(error: OSError, missing: list[str], machine: Machine) -> str:
         return f"a lab needs network namespaces, and the kernel refuses them even to root: {cause}; {remedy}"
     return (
         f"a lab needs network namespaces: this process has no {' and no '.join(missing)}, and the way without them, "
-        f"a user namespace, is refused: {cause}; {remedy}, or run netbench as root"
+        f"a user namespace, is refused: {cause}; {remedy}, or run netbench with these capabilities "
+        "(with sudo; in a container: --cap-add SYS_ADMIN --cap-add NET_ADMIN)"
     )
 
 
@@ -81,6 +85,9 @@ def _cause(error: OSError, machine: Machine, through_user_namespace: bool) -> tu
             return _setting("kernel.unprivileged_userns_clone", "0", "1")
         if machine.sysctl("kernel.apparmor_restrict_unprivileged_userns") == "1":
             return _setting("kernel.apparmor_restrict_unprivileged_userns", "1", "0")
+        if machine.is_root() and not machine.holds("CAP_SETFCAP"):
+            # Since Linux 5.12 only this lets root be root of a user namespace, too.
+            return "root may make one only with CAP_SETFCAP", "run netbench as another user"
         if machine.sysctl("user.max_user_namespaces") is None:
             return "this kernel has no user namespaces (CONFIG_USER_NS)", "use a kernel that has them"
     if error.errno == errno.ENOSPC:
@@ -91,9 +98,9 @@ def _cause(error: OSError, machine: Machine, through_user_namespace: bool) -> tu
     if machine.filtered():
         return (
             f"{error.strerror}, by the seccomp filter of this container",
-            "start the container with the capabilities SYS_ADMIN and NET_ADMIN, or with seccomp=unconfined",
+            "start the container with the option --security-opt seccomp=unconfined",
         )
-    return f"{error.strerror} (CONFIG_NET_NS, or a security module)", "see the kernel's log"
+    return f"{error.strerror} (no CONFIG_NET_NS, or a security module such as SELinux)", "see the kernel's log"
 
 
 def _setting(name: str, value: str, better: str) -> tuple[str, str]:

@@ -1,0 +1,136 @@
+"""The process that a lab lives in: ``python -m netbench.lab.holder SPEC [--stay]``.
+
+It takes a network of its own, builds the lab there, writes the lab's entry as one line of JSON and then waits: for
+the end of its standard input, which comes when its owner closes it or dies, or with ``--stay`` for SIGTERM. Its end
+is the lab's end, since nothing else keeps the namespaces; processes that still run in them are ended first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from netbench.errors import NetbenchError, UsageError
+from netbench.lab.host import HostAddress
+from netbench.lab.network import HOST_INTERFACE, SWITCH_INTERFACE, Host, build
+from netbench.lab.privilege import Machine, take_network
+from netbench.lab.roster import LabEntry, Place, Roster
+from netbench.lab.spec import LabSpec
+
+#: Processes in the lab have this long to end by themselves.
+_GRACE_S = 2.0
+
+
+def hold(spec: LabSpec, stay: bool) -> None:
+    owner = None if stay else os.getppid()
+    place = Roster().claim()
+    try:
+        way = take_network(Machine())
+        address, hosts = build(spec)
+        entry = _entry(place, spec, way, owner, address, hosts)
+        place.write(entry)
+        try:
+            _report(entry)
+            _wait(stay)
+        finally:
+            # A second signal must not cut the clearing short.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            _end_residents({_identity(host.network) for host in hosts} | {_identity("/proc/self/ns/net")})
+    finally:
+        place.leave()
+
+
+def _entry(place: Place, spec: LabSpec, way: str, owner: int | None, address: str, hosts: list[Host]) -> LabEntry:
+    process = f"/proc/{os.getpid()}"
+    user = f"{process}/ns/user" if way == "user namespace" else None
+    return LabEntry(
+        name=place.name,
+        spec=str(spec),
+        way=way,
+        holder=os.getpid(),
+        owner=owner,
+        switch=HostAddress("switch", address, SWITCH_INTERFACE, f"{process}/ns/net", user),
+        hosts=tuple(
+            HostAddress(host.name, host.address, HOST_INTERFACE, f"{process}/fd/{host.network}", user) for host in hosts
+        ),
+    )
+
+
+def _report(entry: LabEntry) -> None:
+    print(entry.to_json(), flush=True)
+    # Whoever started a lab that stays goes away; its pipes and its working folder are not ours to keep.
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+    os.chdir("/")
+
+
+def _wait(stay: bool) -> None:
+    if stay:
+        while True:
+            signal.pause()
+    sys.stdin.buffer.read()
+
+
+def _end_residents(networks: set[tuple[int, int]]) -> None:
+    """Asks all processes in these namespaces to end, and ends those that do not."""
+    deadline = time.monotonic() + _GRACE_S
+    kind = signal.SIGTERM
+    # Every round looks anew, so that what a dying process has started is found too.
+    for _ in range(200):
+        residents = _residents(networks)
+        if not residents:
+            return
+        for pid in residents:
+            _signal(pid, kind, networks)
+        kind = signal.SIGKILL if time.monotonic() > deadline else signal.Signals(0)
+        time.sleep(0.02)
+
+
+def _residents(networks: set[tuple[int, int]]) -> list[int]:
+    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return [pid for pid in pids if pid != os.getpid() and _is_in(pid, networks)]
+
+
+def _is_in(pid: int, networks: set[tuple[int, int]]) -> bool:
+    with contextlib.suppress(OSError):  # it has ended, or it is another user's
+        return _identity(f"/proc/{pid}/ns/net") in networks
+    return False
+
+
+def _identity(namespace: str | int) -> tuple[int, int]:
+    status = os.stat(namespace)  # noqa: PTH116 (a descriptor, too)
+    return status.st_dev, status.st_ino
+
+
+def _signal(pid: int, kind: signal.Signals, networks: set[tuple[int, int]]) -> None:
+    with contextlib.suppress(OSError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            # Only now does the number stand for one process for good.
+            if _is_in(pid, networks):
+                signal.pidfd_send_signal(descriptor, kind)
+        finally:
+            os.close(descriptor)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    # Ctrl-C in a terminal is the owner's business; it closes our standard input when it is done.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        hold(LabSpec.parse(sys.argv[1]), stay="--stay" in sys.argv[2:])
+    except ValueError as error:
+        sys.exit(UsageError(str(error)).exit_code)
+    except NetbenchError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
