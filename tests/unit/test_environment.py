@@ -1,0 +1,85 @@
+"""What is recorded of a host: what is on the list, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+
+import psutil
+import pytest
+
+import netbench
+from netbench import environment
+from netbench.errors import UsageError
+
+SECRET = "do-not-record-me-8f3a"
+
+
+@pytest.fixture
+def loopback() -> str:
+    names = [name for name, stats in psutil.net_if_stats().items() if "loopback" in stats.flags]
+    return names[0] if names else pytest.skip("no loopback interface")
+
+
+@pytest.mark.parametrize(
+    "name", ["AWS_SECRET_ACCESS_KEY", "MY_GLOO_TOKEN", "OMP_NUM_THREADS_TOKEN", "HOME", "PATH", "gloo_token"]
+)
+def test_what_is_not_on_the_list_is_not_recorded(name: str, monkeypatch: pytest.MonkeyPatch, loopback: str) -> None:
+    monkeypatch.setenv(name, SECRET)
+    assert SECRET not in json.dumps(environment.of_rank(0, "alpha", loopback))
+
+
+@pytest.mark.parametrize("name", ["GLOO_SOCKET_IFNAME", "TORCH_GLOO_LAZY_INIT", "NCCL_DEBUG", "OMP_NUM_THREADS"])
+def test_what_changes_a_measurement_is_recorded(name: str, monkeypatch: pytest.MonkeyPatch, loopback: str) -> None:
+    monkeypatch.setenv(name, "7")
+    assert environment.of_host(loopback)["variables"][name] == "7"
+
+
+def test_a_host_is_described_in_strict_json(loopback: str) -> None:
+    host = json.loads(json.dumps(environment.of_host(loopback), allow_nan=False))
+    assert host["versions"]["netbench"] == netbench.__version__
+    assert host["versions"]["torch"]
+    assert 1 <= host["cpus_allowed"] <= host["cpus"]
+    assert host["memory_bytes"] > 2**20
+    assert host["interface"]["name"] == loopback
+    assert host["interface"]["kind"] == "loopback"
+    assert host["interface"]["mtu_bytes"] > 0
+    assert host["sysctls"]["ipv4.tcp_congestion_control"]
+
+
+def test_ranks_are_gathered_by_host_in_the_order_of_their_first_rank() -> None:
+    told = [
+        {"rank": 0, "host": "beta", "environment": {"cpus": 2}},
+        {"rank": 1, "host": "alpha", "environment": {"cpus": 8}},
+        {"rank": 2, "host": "beta", "environment": {"cpus": 2}},
+    ]
+    assert environment.by_host(told) == [
+        {"host": "beta", "ranks": [0, 2], "cpus": 2},
+        {"host": "alpha", "ranks": [1], "cpus": 8},
+    ]
+
+
+def test_an_interface_that_is_up_and_has_an_address_will_do(loopback: str) -> None:
+    environment.check_interface(loopback)
+
+
+Stats = namedtuple("Stats", "isup mtu speed flags")
+
+
+@pytest.mark.parametrize(
+    ("asked", "up", "words"),
+    [
+        ("eth1", True, ["no interface 'eth1'", "did you mean 'eth0'?", "known: eth0"]),
+        ("eth0", False, ["'eth0' is down"]),
+        ("eth0", True, ["'eth0' has no IP address"]),
+    ],
+)
+def test_an_interface_that_will_not_do_is_refused_with_those_that_exist(
+    asked: str, up: bool, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": []})
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: {"eth0": Stats(up, 1500, 0, "up")})
+    with pytest.raises(UsageError) as refused:
+        environment.check_interface(asked)
+    assert str(refused.value).startswith("--interface: ")
+    assert all(word in str(refused.value) for word in words)
