@@ -63,6 +63,7 @@ class Material:
     cases: pd.DataFrame
     run_id: str
     hosts: Sequence[str]
+    network: str
     rate: str = DEFAULT_RATE
     bad: int = 0
 
@@ -112,7 +113,7 @@ def draw(run: Run, rate: str = DEFAULT_RATE) -> Iterator[tuple[str, Figure]]:
     """Every figure of a run with its name, such as ``bandwidth-all_gather``."""
     cases = run.summaries(rate)
     bad = int(cases["status"].isin(["failed", "wrong"]).sum())
-    material = Material(cases[cases["status"] == "ok"], run.id, run.hosts, rate, bad)
+    material = Material(cases[cases["status"] == "ok"], run.id, run.hosts, run.network, rate, bad)
     for drawing in FIGURES.values():
         yield from drawing.draw(material)
 
@@ -262,6 +263,7 @@ class _Page:
             f"N = {', '.join(map(str, sorted(cases['world_size'].unique())))}",
             *(dtypes if dtypes != ["float32"] else []),
             f"host {', '.join(material.hosts[:4])}{' ...' if len(material.hosts) > 4 else ''}",
+            *([f"over {material.network}"] if material.network else []),
             f"run {material.run_id}",
         ]
         lines = textwrap.wrap(" · ".join(item.replace(" ", "\N{NO-BREAK SPACE}") for item in what), 140)

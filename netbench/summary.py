@@ -109,6 +109,14 @@ class Run:
         """Names of the hosts whose ranks took part, in order of the ranks."""
         return list(dict.fromkeys(self.ranks()["host"].dropna()))
 
+    @property
+    def network(self) -> str:
+        """Over what the ranks were connected: the lab's description, or else the names of the interfaces."""
+        if self.manifest.lab is not None:
+            return f"lab {self.manifest.lab.spec}"
+        names = dict.fromkeys(reading.facts.get("interface") for reading in self._readings.values())
+        return ", ".join(name for name in names if name)
+
     def facts(self, case_id: str) -> dict[str, Any]:
         """What the workers found out about a finished case as a whole; docs/results-format.md lists it."""
         return self._readings[self._finished(case_id)].facts

@@ -210,7 +210,8 @@ def _notes(run: Run, rate: str) -> list[str]:
     cases = run.summaries()
     absent = cases[cases["status"].isin(_ABSENT)].groupby(["status", "reason"], sort=False).size()
     return [
-        f"hosts: {', '.join(run.hosts) or 'none'}; algbw, busbw: {rate}; traffic: bytes on the wire over T",
+        f"hosts: {', '.join(run.hosts) or 'none'}; over {run.network or 'nothing yet'}",
+        f"algbw, busbw: {rate}; traffic: bytes on the wire over T",
         "time: median of the slowest rank's times; from, to: its 95 % interval; spread: (p75 - p25) / median",
         *(f"{count} {key[0]}: {key[1]}" for key, count in absent.items() if isinstance(key, tuple)),
     ]

@@ -67,6 +67,7 @@ def write_case(
         "status": "ok",
         "wrong_elements": 0,
         "parts": case.streams,
+        "interface": "eth0",
         "ranks": [
             {
                 "rank": rank,

@@ -162,7 +162,7 @@ def test_titles_say_what_where_and_when(figures: dict[str, Figure]) -> None:
         assert name.split("-")[1] in words
         assert "gloo" in words
         assert "N = 2, 3" in words
-        assert "host alpha" in words
+        assert "host alpha · over eth0" in words
         assert "run 20250102T030405Z" in words
 
 

@@ -106,7 +106,7 @@ def test_cases_that_were_not_started_are_counted_by_reason(run: Run) -> None:
     text = printed("table", run)
     assert "7 skipped: gloo has one stream" in text
     assert "failed: rank 1 was killed [signal 9]" in text
-    assert "hosts: alpha" in text
+    assert "hosts: alpha; over eth0" in text
 
 
 @pytest.mark.parametrize("width", [80, 100, 140, 200])

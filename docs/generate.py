@@ -1,0 +1,95 @@
+"""Fills the tables of the documentation from the registries, between their markers.
+
+Run it after adding a mode, a metric or a figure; a test fails while the tables are stale:
+
+    python docs/generate.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+from netbench.figures import FIGURES
+from netbench.metrics import METRICS, RATES
+from netbench.modes import MODES
+from netbench.registry import one_line
+from netbench.statistics import median_interval, samples_for
+from netbench.tables import FORMATS
+
+FOLDER = Path(__file__).parent
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def modes() -> str:
+    """Formulas as their values at two and four ranks, since a mode holds functions, not text."""
+
+    def values(function: Callable[[int], Fraction]) -> list[Fraction]:
+        return [function(world_size) for world_size in (2, 4)]
+
+    rows = [
+        [
+            f"`{name}`",
+            *values(mode.message_ratio),
+            *values(mode.bus_factor),
+            *values(mode.transmit_ratio),
+            mode.messages,
+            one_line(mode),
+        ]
+        for name, mode in MODES.items()
+    ]
+    headings = ["S, N=2", "S, N=4", "bus factor, N=2", "N=4", "T, N=2", "T, N=4", "messages"]
+    return table(["mode", *headings, "what it does"], rows)
+
+
+def metrics() -> str:
+    rows = []
+    for name, metric in METRICS.items():
+        columns = " or ".join(dict.fromkeys(f"`{metric.column(rate=rate)}`" for rate in RATES))
+        units = " or ".join(dict.fromkeys(metric.unit(rate).name for rate in RATES)) or "ratio"
+        rows.append([f"`{name}`", metric.label, units, metric.better, columns, one_line(metric)])
+    return table(["metric", "label", "unit", "better", "column", "definition"], rows)
+
+
+def statistics() -> str:
+    least = next(count for count in range(1, 100) if median_interval(count))
+    rows = [
+        ["median, quartiles, mean, smallest, largest", 1],
+        ["95 % confidence interval of the median", least],
+        ["p95", samples_for(0.95)],
+        ["p99", samples_for(0.99)],
+    ]
+    return table(["statistic", "needs so many timed iterations"], rows)
+
+
+def figures() -> str:
+    return table(["figure", "what it shows"], [[f"`{name}`", one_line(figure)] for name, figure in FIGURES.items()])
+
+
+def formats() -> str:
+    return table(["format", "what it prints"], [[f"`{name}`", one_line(format)] for name, format in FORMATS.items()])
+
+
+TABLES = {function.__name__: function for function in (modes, metrics, statistics, figures, formats)}
+
+_MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def filled(text: str) -> str:
+    """``text`` with every marked table made anew."""
+    return _MARKED.sub(lambda match: f"{match[1]}{TABLES[match[2]]()}\n{match[3]}", text)
+
+
+def main() -> None:
+    for path in sorted(FOLDER.glob("*.md")):
+        path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
