@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -80,8 +79,8 @@ def test_the_time_left_follows_from_the_bytes_moved_so_far(monkeypatch: pytest.M
 
 
 @pytest.fixture
-def screen() -> Iterator[Console]:
-    yield Console(file=io.StringIO(), force_terminal=True, width=160, height=40, _environ={})
+def screen() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=160, height=40, _environ={})
 
 
 def shown(screen: Console) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,7 +87,7 @@ def test_a_range_begins_at_its_lower_end_and_grows_within_its_bounds(one: int, o
     sizes = parse_sizes(f"{low}:{high}:x{tenths / 10}")
     assert sizes[0] == low
     assert sizes[-1] <= high < (sizes[-1] + 1) * tenths / 10
-    assert all(before < after for before, after in zip(sizes, sizes[1:], strict=False))
+    assert all(before < after for before, after in pairwise(sizes))
 
 
 @pytest.mark.parametrize(
