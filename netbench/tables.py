@@ -128,12 +128,13 @@ def runs_table(paths: Iterable[Path]) -> Table:
 
     Reads no samples. A run that cannot be read is a row that says why.
     """
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     from netbench.summary import load_run
 
-    table = Table()
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("date (UTC)", "run", "status", "cases", "question"):
         table.add_column(heading, justify="right" if heading == "cases" else "left", overflow="fold")
     for path in paths:
