@@ -1,0 +1,47 @@
+"""Talk between the ranks beside the measured traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from threads import World
+
+from netbench.backends import gloo_group
+from netbench.control import Control
+
+
+@pytest.fixture(scope="module")
+def controls(world: Callable[[int], World]) -> list[Control]:
+    three = world(3)
+    return three.run(lambda rank: Control(gloo_group(three.wiring(rank, "control"), "control"), three.timeout_s))
+
+
+def test_every_rank_learns_every_ranks_fact_in_order(controls: list[Control], world: Callable[[int], World]) -> None:
+    facts: list[Any] = [{"host": "älpha", "free": 2**40}, None, {"text": "much longer than the others " * 50}]
+    told = world(3).run(lambda rank: controls[rank].tell_all(facts[rank]))
+    assert told == [facts, facts, facts]
+
+
+def test_samples_are_gathered_on_rank_0_alone(controls: list[Control], world: Callable[[int], World]) -> None:
+    arrays = [np.arange(12, dtype=np.int64).reshape(4, 3) + 2**62 * (rank == 2) + rank for rank in range(3)]
+    gathered = world(3).run(lambda rank: controls[rank].gather(arrays[rank]))
+    assert gathered[1:] == [[], []]
+    for mine, arrived in zip(arrays, gathered[0], strict=True):
+        assert arrived.dtype == np.int64
+        assert np.array_equal(mine, arrived)
+
+
+def test_samples_of_a_column_of_another_array_are_gathered_too(
+    controls: list[Control], world: Callable[[int], World]
+) -> None:
+    whole = np.arange(20, dtype=np.int64).reshape(4, 5)
+    gathered = world(3).run(lambda rank: controls[rank].gather(whole[:, ::2]))
+    assert all(np.array_equal(array, whole[:, ::2]) for array in gathered[0])
+
+
+def test_not_a_number_is_not_told(controls: list[Control]) -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        controls[0].tell_all(float("nan"))
