@@ -8,14 +8,15 @@ from datetime import UTC, datetime
 
 import pytest
 from rich.console import Console
+from synthetic import make_case
 
 from netbench.display import Display, LiveDisplay, PlainDisplay, Row, make_display
 from netbench.model import Case
 from netbench.record import Manifest
 
-PING = Case("send_recv", "gloo", 1, 2, "float32", 1_000_000, 1_000_000, 1_000_000)
-REDUCE = Case("allreduce", "parallel_gloo", 4, 3, "float32", 1_000_000, 1_000_000, 1_333_333)
-CASES = [PING, REDUCE, Case("broadcast", "gloo", 1, 2, "float32", 4, 4, 4)]
+PING = make_case("send_recv", "gloo", 1, 2, 1_000_000)
+REDUCE = make_case("allreduce", "parallel_gloo", 4, 3, 1_000_000)
+CASES = [PING, REDUCE, make_case("broadcast", "gloo", 1, 2, 4)]
 
 
 def manifest(cases: list[Case] = CASES) -> Manifest:
@@ -63,7 +64,7 @@ def test_a_resumed_sweep_counts_what_was_done_before(capsys: pytest.CaptureFixtu
 def test_the_time_left_follows_from_the_bytes_moved_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    small = [Case("allreduce", "gloo", 1, 2, "float32", size, size, size) for size in (4, 8, 12)]
+    small = [make_case("allreduce", "gloo", 1, 2, size) for size in (4, 8, 12)]
     display = Display()
     display.begin(manifest(small), small)
     assert display.remaining_s() is None

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from synthetic import make_case
 
 from netbench import memory
-from netbench.model import Case
 from netbench.modes import MODES
 
 GIB = 2**30
-GATHER = Case("all_gather", "gloo", 1, 4, "float32", GIB, 4 * GIB, 3 * GIB)
+GATHER = make_case("all_gather", "gloo", 1, 4, GIB)
 
 
 def test_all_gather_needs_its_input_its_outputs_and_gloos_copy_of_them_on_every_rank() -> None:
@@ -23,7 +23,7 @@ def test_all_gather_needs_its_input_its_outputs_and_gloos_copy_of_them_on_every_
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_needs_its_input_at_least_and_more_with_more_ranks_on_a_host(mode: str) -> None:
-    case = Case(mode, "gloo", 1, 2, "float32", 4096, 4096, 4096)
+    case = make_case(mode, tensor_bytes=4096)
     assert 4096 <= memory.need_bytes(case, 1) < memory.need_bytes(case, 2)
 
 

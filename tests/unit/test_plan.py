@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from fractions import Fraction
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from netbench.backends import BACKENDS
 from netbench.config import SweepConfig
 from netbench.errors import UsageError
-from netbench.model import DTYPES, SIZE_KINDS, Skip, split
+from netbench.model import DTYPES, MALLOCS, SIZE_KINDS, Skip, split
 from netbench.modes import MODES
 from netbench.plan import Plan, make_plan
 
@@ -32,6 +33,9 @@ CONFIGS = st.builds(
     streams=numbers(32),
     world_sizes=numbers(9),
     dtypes=some(list(DTYPES)),
+    chunks=numbers(4),
+    entry_delays=st.sampled_from([[0], [0, "1ms"]]),
+    mallocs=some(list(MALLOCS)),
     sizes=st.lists(st.integers(1, 64) | st.integers(1, 2**40), min_size=1, max_size=4, unique=True),
     sizes_of=st.sampled_from(SIZE_KINDS),
 )
@@ -43,10 +47,9 @@ often = settings(max_examples=150, deadline=None, suppress_health_check=[HealthC
 @given(CONFIGS)
 def test_every_point_of_the_product_is_a_case_or_a_skip_once(config: SweepConfig) -> None:
     plan = make_plan(config)
-    points = 1
-    for axis in (config.modes, config.backends, config.streams, config.world_sizes, config.dtypes, config.sizes):
-        points *= len(axis)
-    assert len(plan.cases) + len(plan.skips) == points
+    axes = [axis for axis in config.model_dump().values() if isinstance(axis, list)]
+    assert len(axes) >= 6
+    assert len(plan.cases) + len(plan.skips) == math.prod(len(axis) for axis in axes)
     ids = Counter([case.id for case in plan.cases] + [skip.id for skip in plan.skips])
     assert [name for name, times in ids.items() if times > 1] == []
     assert all(skip.reason for skip in plan.skips)

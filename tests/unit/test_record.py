@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from synthetic import make_case
 
 from netbench.errors import RecordError, StorageError
-from netbench.model import Case, Skip
+from netbench.model import Skip
 from netbench.record import (
     MEASURED,
     SCHEMA_VERSION,
@@ -28,7 +29,7 @@ from netbench.record import (
 )
 
 NOON = datetime(2025, 6, 7, 12, 0, 0, tzinfo=UTC)
-CASE = Case("all_gather", "parallel_gloo", 4, 2, "bfloat16", 1000, 2000, 1000)
+CASE = make_case("all_gather", "parallel_gloo", 4, 2, 1000, "bfloat16")
 
 
 def manifest(**facts: Any) -> Manifest:
