@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from netbench.modes import Lane
+from netbench.modes import Lane, Mode
 from netbench.registry import Registry
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class Backend:
 
     name: ClassVar[str]
 
-    def refusal(self, streams: int, world_size: int) -> str | None:
-        """Why this backend cannot run here with these numbers; None where it can."""
+    def refusal(self, mode: Mode, streams: int, world_size: int) -> str | None:
+        """Why this backend cannot run ``mode`` here with these numbers; None where it can."""
         return None
 
     def open(self, wiring: Wiring, streams: int) -> Lanes:
@@ -82,7 +82,7 @@ class Gloo(Backend):
 
     name = "gloo"
 
-    def refusal(self, streams: int, world_size: int) -> str | None:
+    def refusal(self, mode: Mode, streams: int, world_size: int) -> str | None:
         if streams != 1:
             return f"plain gloo has one stream, not {streams}; parallel_gloo has more"
         return None
@@ -113,13 +113,58 @@ class MultiDeviceGloo(Backend):
         return Lanes([Lane(group, tag=index) for index in range(streams)])
 
 
+class _OneWayGroups:
+    """Two process groups as one: what goes from a lower to a higher rank takes the first, the rest the second."""
+
+    def __init__(self, upward: Any, downward: Any) -> None:
+        self._upward = upward
+        self._downward = downward
+        self.rank, self.size = upward.rank, upward.size
+
+    def send(self, tensors: Any, peer: int, tag: int) -> Any:
+        return (self._upward if self.rank() < peer else self._downward).send(tensors, peer, tag)
+
+    def recv(self, tensors: Any, peer: int, tag: int) -> Any:
+        return (self._upward if peer < self.rank() else self._downward).recv(tensors, peer, tag)
+
+
+@_backend
+class OneWayGloo(Backend):
+    """Gloo with a connection for each direction, so data never waits behind the answer to it; for two-rank modes."""
+
+    name = "one_way_gloo"
+
+    def refusal(self, mode: Mode, streams: int, world_size: int) -> str | None:
+        return None if mode.pairwise else f"one_way_gloo has send and recv only; {mode.name} needs more"
+
+    def open(self, wiring: Wiring, streams: int) -> Lanes:
+        pairs = [[gloo_group(wiring, f"{way}{index}") for way in ("up", "down")] for index in range(streams)]
+        return Lanes([Lane(_OneWayGroups(*pair)) for pair in pairs])
+
+
+@_backend
+class Tcp(Backend):
+    """Plain TCP sockets, K connections to each peer, no Gloo: what the path itself gives; for two-rank modes."""
+
+    name = "tcp"
+
+    def refusal(self, mode: Mode, streams: int, world_size: int) -> str | None:
+        return None if mode.pairwise else f"tcp has send and recv only; {mode.name} needs more"
+
+    def open(self, wiring: Wiring, streams: int) -> Lanes:
+        from netbench.tcp import connect
+
+        groups = connect(wiring.store, wiring.rank, wiring.world_size, wiring.interface, streams, wiring.timeout_s)
+        return Lanes([Lane(group) for group in groups])
+
+
 @_backend
 class Nccl(Backend):
     """NCCL over CUDA devices, one stream; the yardstick where there are GPUs."""
 
     name = "nccl"
 
-    def refusal(self, streams: int, world_size: int) -> str | None:
+    def refusal(self, mode: Mode, streams: int, world_size: int) -> str | None:
         if streams != 1:
             return f"nccl chooses its own channels; it has one stream here, not {streams}"
         devices = len(list(Path("/dev").glob("nvidia[0-9]*")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from netbench.backends import BACKENDS
 from netbench.errors import UsageError, did_you_mean
 from netbench.lab.spec import LabSpec
-from netbench.model import DTYPES, SIZE_KINDS
+from netbench.model import DTYPES, MALLOCS, SIZE_KINDS
 from netbench.modes import MODES
 from netbench.registry import Registry
 from netbench.units import parse_seconds, parse_sizes
@@ -47,10 +47,13 @@ def _known(registry: Registry[Any]) -> Callable[[object], Iterable[str]]:
     return read
 
 
-def _dtype(item: object) -> Iterable[str]:
-    if item not in DTYPES:
-        raise ValueError(f"{item!r} is not a dtype{did_you_mean(str(item), DTYPES)} (known: {', '.join(DTYPES)})")
-    return [str(item)]
+def _choice(what: str, known: Collection[str]) -> Callable[[object], list[str]]:
+    def read(item: object) -> list[str]:
+        if str(item) not in known:
+            raise ValueError(f"{item!r} is not a {what}{did_you_mean(str(item), known)} (known: {', '.join(known)})")
+        return [str(item)]
+
+    return read
 
 
 def _count(what: str, most: int) -> Callable[[object], Iterable[int]]:
@@ -78,15 +81,15 @@ def _no_truth(value: object) -> object:
     return value
 
 
+def _delay(item: object) -> Iterable[float]:
+    seconds = parse_seconds(str(item))
+    if not 0 <= seconds <= 10:
+        raise ValueError(f"{item} is not an entry delay; use 0 to 10 s")
+    return [seconds]
+
+
 def _seconds(value: object) -> object:
     return parse_seconds(value) if isinstance(value, str) else _no_truth(value)
-
-
-def _kind(value: object) -> object:
-    if value not in SIZE_KINDS:
-        hint = did_you_mean(str(value), SIZE_KINDS)
-        raise ValueError(f"{value!r} is no kind of size{hint} (known: {', '.join(SIZE_KINDS)})")
-    return value
 
 
 def _lab(value: object) -> object:
@@ -108,9 +111,12 @@ class SweepConfig(BaseModel):
     backends: Annotated[list[str], _each(_known(BACKENDS))] = ["gloo", "parallel_gloo"]
     streams: Annotated[list[int], _each(_count("stream count", 512))] = [1, 4]
     world_sizes: Annotated[list[int], _each(_count("world size", 1024))] = [2, 3]
-    dtypes: Annotated[list[str], _each(_dtype)] = ["float32"]
+    dtypes: Annotated[list[str], _each(_choice("dtype", DTYPES))] = ["float32"]
     sizes: Annotated[list[int], _each(_sizes)] = parse_sizes("4KiB:16MiB:x4")
-    sizes_of: Annotated[str, BeforeValidator(_kind)] = "tensor"
+    chunks: Annotated[list[int], _each(_count("count of chunks", 4096))] = [1]
+    entry_delays: Annotated[list[float], _each(_delay)] = [0.0]
+    mallocs: Annotated[list[str], _each(_choice("malloc", MALLOCS))] = ["default"]
+    sizes_of: Annotated[str, BeforeValidator(lambda value: _choice("kind of size", SIZE_KINDS)(value)[0])] = "tensor"
     iterations: Count = Field(20, ge=1, le=1_000_000)
     warmup: Count = Field(3, ge=0, le=1_000_000)
     pause: Seconds = Field(0.0, ge=0, le=3600)

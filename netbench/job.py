@@ -37,6 +37,7 @@ class Job(BaseModel):
     pause_s: float
     timeout_s: float
     interface: str
+    malloc: str = "default"
     #: The lab's specification, where the ranks run in one.
     lab: str | None = None
     #: In a lab, rank r runs in the r-th host; empty where the ranks run on this host as it is.

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from netbench.errors import LaunchError
 from netbench.job import Job
+from netbench.model import MALLOCS
 from netbench.processes import die_with_parent
 from netbench.record import RunFolder, write_atomically
 from netbench.registry import Registry
@@ -33,7 +34,7 @@ class Launcher:
         folder = RunFolder(job.run_folder)
         write_atomically(folder.job(job.launch), job.model_dump_json(indent=1).encode())
         # torchrun would set this to 1 on its own; said here, it is recorded like any other choice.
-        environment = {"OMP_NUM_THREADS": "1", **os.environ}
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, **MALLOCS[job.malloc]}
         try:
             with folder.log(job.launch).open("ab") as log:
                 return subprocess.Popen(

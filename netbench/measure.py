@@ -70,14 +70,16 @@ def process_usage() -> Usage:
 
 
 def make_operation(
-    mode: Mode, lanes: Lanes, buffers: Buffers, parts: Sequence[slice], timeout_s: float
+    mode: Mode, lanes: Lanes, buffers: Buffers, parts: Sequence[Sequence[slice]], timeout_s: float
 ) -> Callable[[], None]:
-    """One run of ``mode`` over all lanes: each lane carries one part, and all are under way before any is waited for.
+    """One run of ``mode`` over all lanes: each carries its chunks, and all are under way before any is waited for.
 
     Raises RuntimeError when it has not ended after ``timeout_s``, a limit for the whole operation, not for each lane.
     """
-    by_lane = [mode.steps(lane, buffers, part) for lane, part in zip(lanes.lanes, parts, strict=False)]
-    steps: list[list[Step]] = [[s for s in row if s is not None] for row in zip_longest(*by_lane)]
+    by_chunk = [
+        mode.steps(lane, buffers, chunk) for lane, chunks in zip(lanes.lanes, parts, strict=False) for chunk in chunks
+    ]
+    steps: list[list[Step]] = [[s for s in row if s is not None] for row in zip_longest(*by_chunk)]
     synchronize = lanes.synchronize
 
     def operation() -> None:

@@ -23,12 +23,20 @@ DTYPES = {
 SIZE_KINDS = ("tensor", "message", "transmit")
 
 
-@dataclass(frozen=True)
-class Case:
-    """One point of a sweep that can be measured.
+#: How memory that was freed is kept, and the settings of glibc's malloc that make it so. ``keep`` has one arena that
+#: neither maps large blocks anew nor gives memory back, so that a buffer made for every call faults its pages once.
+MALLOCS: dict[str, dict[str, str]] = {
+    "default": {},
+    "keep": {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)},
+}
 
-    ``tensor_bytes`` is what each rank passes in, ``message_bytes`` is S and ``transmit_bytes`` is T (rounded down
-    to a whole byte). All three are the exact bytes used, whatever size was asked for.
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A point of a sweep but for its size.
+
+    ``chunks`` is how many operations carry each lane's part, one behind the other; ``entry_delay_us`` is how much later
+    than the others the last rank begins; ``malloc`` is one of MALLOCS.
     """
 
     mode: str
@@ -36,6 +44,37 @@ class Case:
     streams: int
     world_size: int
     dtype: str
+    chunks: int = 1
+    entry_delay_us: int = 0
+    malloc: str = "default"
+
+    def id_with(self, size: str) -> str:
+        """``all_gather-parallel_gloo-k4-n2-1MiB``; what is not as usual is named at the end."""
+        parts = [self.mode, self.backend, f"k{self.streams}", f"n{self.world_size}", size]
+        if self.dtype != "float32":
+            parts.append(self.dtype)
+        if self.chunks != 1:
+            parts.append(f"c{self.chunks}")
+        if self.entry_delay_us:
+            parts.append(f"late{self.entry_delay_us}us")
+        if self.malloc != "default":
+            parts.append(f"malloc_{self.malloc}")
+        return "-".join(parts)
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether nothing but mode, backend, streams, world size, dtype and size sets it apart."""
+        return (self.chunks, self.entry_delay_us, self.malloc) == (1, 0, "default")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case(Point):
+    """One point of a sweep that can be measured.
+
+    ``tensor_bytes`` is what each rank passes in, ``message_bytes`` is S and ``transmit_bytes`` is T (rounded down
+    to a whole byte). All three are the exact bytes used, whatever size was asked for.
+    """
+
     tensor_bytes: int
     message_bytes: int
     transmit_bytes: int
@@ -47,14 +86,7 @@ class Case:
     @property
     def id(self) -> str:
         """Stable and readable, the same in logs, file names, tests and ``--only``."""
-        return case_id(
-            self.mode,
-            self.backend,
-            self.streams,
-            self.world_size,
-            self.dtype,
-            format_bytes(self.tensor_bytes),
-        )
+        return self.id_with(format_bytes(self.tensor_bytes))
 
 
 @dataclass(frozen=True)
@@ -65,20 +97,14 @@ class Skip:
     reason: str
 
 
-def case_id(mode: str, backend: str, streams: int, world_size: int, dtype: str, size: str) -> str:
-    """``all_gather-parallel_gloo-k4-n2-1MiB``; a dtype other than float32 is named at the end."""
-    parts = [mode, backend, f"k{streams}", f"n{world_size}", size]
-    return "-".join(parts if dtype == "float32" else [*parts, dtype])
+def split(elements: int, most: int, block: int, start: int = 0) -> list[slice]:
+    """Cuts ``elements`` from ``start`` on into at most ``most`` contiguous parts of a multiple of ``block`` each.
 
-
-def split(elements: int, streams: int, block: int) -> list[slice]:
-    """Cuts ``elements`` into at most ``streams`` contiguous parts whose lengths are multiples of ``block``.
-
-    Parts differ by at most one block; there are fewer parts than streams when there are fewer blocks.
+    Parts differ by at most one block; there are fewer when there are fewer blocks.
     """
     blocks = elements // block
-    used = min(streams, blocks)
-    parts, start = [], 0
+    used = min(most, blocks)
+    parts = []
     for index in range(used):
         stop = start + block * (blocks // used + (index < blocks % used))
         parts.append(slice(start, stop))

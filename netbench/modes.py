@@ -64,6 +64,8 @@ class Mode:
 
     name: ClassVar[str]
     min_world_size: ClassVar[int] = 1
+    #: Made of send and recv alone.
+    pairwise: ClassVar[bool] = False
     #: How often S passes in one iteration: 2 for a ping-pong, so algbw = messages * S / t.
     messages: ClassVar[int] = 1
     #: The input is overwritten by a sum, so timed iterations run on zeros, which cannot overflow.
@@ -132,6 +134,7 @@ class SendRecv(Mode):
 
     name = "send_recv"
     min_world_size = 2
+    pairwise = True
     messages = 2
 
     def participants(self, world_size: int) -> range:
@@ -160,6 +163,8 @@ class Exchange(Mode):
 
     name = "exchange"
     min_world_size = 2
+    pairwise = True
+    receives_first: ClassVar[bool] = True
 
     def participants(self, world_size: int) -> range:
         return range(world_size // 2 * 2)
@@ -173,10 +178,20 @@ class Exchange(Mode):
     def steps(self, lane: Lane, buffers: Buffers, part: slice) -> list[Step]:
         group, peer, tag = lane.group, lane.rank ^ 1, lane.tag
         mine, theirs = [buffers.input[part]], [buffers.outputs[0][part]]
-        return [lambda: [group.recv(theirs, peer, tag), group.send(mine, peer, tag)]]
+        if self.receives_first:
+            return [lambda: [group.recv(theirs, peer, tag), group.send(mine, peer, tag)]]
+        return [lambda: [group.send(mine, peer, tag), group.recv(theirs, peer, tag)]]
 
     def expected(self, buffers: Buffers, rank: int, world_size: int, parts: Sequence[slice]) -> Iterator[Expected]:
         yield Expected(buffers.outputs[0], 0, [rank ^ 1])
+
+
+@_mode
+class ExchangeSendsFirst(Exchange):
+    """An exchange that posts its sends first, as Gloo's all_gather and all_to_all do; shows head-of-line blocking."""
+
+    name = "exchange_sends_first"
+    receives_first = False
 
 
 @_mode

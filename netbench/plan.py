@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import product
 
@@ -13,7 +13,7 @@ from netbench.backends import BACKENDS
 from netbench.config import SweepConfig
 from netbench.errors import UsageError, did_you_mean
 from netbench.lab.spec import LabSpec
-from netbench.model import DTYPES, Case, Skip, case_id, whole_elements
+from netbench.model import DTYPES, Case, Point, Skip, whole_elements
 from netbench.modes import MODES
 from netbench.units import format_bytes
 
@@ -53,55 +53,73 @@ class Plan:
 
 def make_plan(config: SweepConfig) -> Plan:
     """Every point of ``config``'s axes in reading order, as a case or as a skip with its reason."""
+    lab = LabSpec.parse(config.lab) if config.lab else None
     cases: dict[str, Case] = {}
     skips: list[Skip] = []
-    lab = LabSpec.parse(config.lab) if config.lab else None
     # In rising order, of several sizes that become the same bytes the exact one comes first and is the case.
-    sizes = sorted(config.sizes)
-    points = product(config.modes, config.world_sizes, config.backends, config.streams, config.dtypes, sizes)
-    for mode_name, world_size, backend, streams, dtype, size in points:
-        outcome = _point(mode_name, world_size, backend, streams, dtype, size, config.sizes_of)
-        if isinstance(outcome, Case) and lab and world_size > lab.hosts:
-            outcome = Skip(outcome.id, f"the lab {lab} has no host for each of {world_size} ranks")
+    for point, size in product(_points(config), sorted(config.sizes)):
+        asked = point.id_with(
+            format_bytes(size) if config.sizes_of == "tensor" else f"{config.sizes_of}={format_bytes(size)}"
+        )
+        outcome = _refusal(point, lab) or _case(point, size, config.sizes_of)
         if isinstance(outcome, Case) and outcome.id in cases:
-            asked = case_id(mode_name, backend, streams, world_size, dtype, _asked(size, config.sizes_of))
-            outcome = Skip(asked, f"the same bytes as {outcome.id}")
+            outcome = f"the same bytes as {outcome.id}"
         if isinstance(outcome, Case):
             cases[outcome.id] = outcome
         else:
-            skips.append(outcome)
+            skips.append(Skip(asked, outcome))
     return Plan(tuple(cases.values()), tuple(skips))
 
 
-def _point(
-    mode_name: str, world_size: int, backend: str, streams: int, dtype: str, size: int, sizes_of: str
-) -> Case | Skip:
-    mode, itemsize = MODES[mode_name], DTYPES[dtype]
-    asked = case_id(mode_name, backend, streams, world_size, dtype, _asked(size, sizes_of))
-    if world_size < mode.min_world_size:
-        return Skip(asked, f"{mode_name} needs {mode.min_world_size} ranks, not {world_size}")
-    if refusal := BACKENDS[backend].refusal(streams, world_size):
-        return Skip(asked, refusal)
+def _points(config: SweepConfig) -> Iterator[Point]:
+    """The product of all axes but the sizes; an axis of Point is a key of SweepConfig in the plural."""
+    for mode, world_size, backend, streams, dtype, chunks, delay, malloc in product(
+        config.modes,
+        config.world_sizes,
+        config.backends,
+        config.streams,
+        config.dtypes,
+        config.chunks,
+        config.entry_delays,
+        config.mallocs,
+    ):
+        yield Point(
+            mode=mode,
+            backend=backend,
+            streams=streams,
+            world_size=world_size,
+            dtype=dtype,
+            chunks=chunks,
+            entry_delay_us=round(delay * 1e6),
+            malloc=malloc,
+        )
+
+
+def _refusal(point: Point, lab: LabSpec | None) -> str | None:
+    """Why a point cannot be measured at any size; None where it can."""
+    mode = MODES[point.mode]
+    if point.world_size < mode.min_world_size:
+        return f"{mode.name} needs {mode.min_world_size} ranks, not {point.world_size}"
+    if lab and point.world_size > lab.hosts:
+        return f"the lab {lab} has no host for each of {point.world_size} ranks"
+    return BACKENDS[point.backend].refusal(mode, point.streams, point.world_size)
+
+
+def _case(point: Point, size: int, sizes_of: str) -> Case | str:
+    """The case of ``point`` nearest below ``size`` bytes of the kind named, or why there is none."""
+    mode, itemsize, world_size = MODES[point.mode], DTYPES[point.dtype], point.world_size
     ratio = mode.ratio(sizes_of, world_size)
     if ratio == 0:
-        return Skip(asked, f"{mode_name} between {world_size} ranks transmits nothing")
+        return f"{mode.name} between {world_size} ranks transmits nothing"
     block = mode.block(world_size)
     elements = whole_elements(size, ratio, itemsize, block)
     if elements == 0:
         least = format_bytes(math.ceil(block * itemsize * ratio))
-        return Skip(asked, f"{format_bytes(size)} is less than the least size, {least} of {dtype}")
+        return f"{format_bytes(size)} is less than the least size, {least} of {point.dtype}"
     tensor_bytes = elements * itemsize
     return Case(
-        mode=mode_name,
-        backend=backend,
-        streams=streams,
-        world_size=world_size,
-        dtype=dtype,
+        **asdict(point),
         tensor_bytes=tensor_bytes,
         message_bytes=int(tensor_bytes * mode.message_ratio(world_size)),
         transmit_bytes=int(tensor_bytes * mode.transmit_ratio(world_size)),
     )
-
-
-def _asked(size: int, sizes_of: str) -> str:
-    return format_bytes(size) if sizes_of == "tensor" else f"{sizes_of}={format_bytes(size)}"

@@ -121,7 +121,8 @@ class Sweep:
         ended |= {failure.case_id for failure in self.manifest.failures}
         ended |= {skip.id for skip in self.manifest.skips}
         plan = Plan(tuple(self.manifest.cases), ()).shuffled(self.config.seed)
-        return [case for case in plan.cases if case.id not in ended]
+        cases = [case for case in plan.cases if case.id not in ended]
+        return sorted(cases, key=lambda case: case.malloc)  # stable, so the order stays random within each
 
     def _save(self) -> None:
         self.folder.write_manifest(self.manifest)
@@ -132,7 +133,8 @@ class Sweep:
             run_id=self.manifest.run_id,
             launch=len(self.manifest.launches) + 1,
             run_folder=self.folder.path.absolute(),
-            cases=list(cases),
+            cases=[case for case in cases if case.malloc == cases[0].malloc],
+            malloc=cases[0].malloc,
             iterations=self.config.iterations,
             warmup=self.config.warmup,
             pause_s=self.config.pause,

@@ -103,24 +103,36 @@ class Worker:
     def _measure(self, case: Case, control: Control) -> tuple[np.ndarray, dict[str, Any]]:
         mode, job = MODES[case.mode], self.job
         lanes, connections = self.lanes(case)
-        parts = split(case.elements, case.streams, mode.block(case.world_size))
+        block = mode.block(case.world_size)
+        parts = [
+            split(part.stop - part.start, case.chunks, block, part.start)
+            for part in split(case.elements, case.streams, block)
+        ]
+        pieces = [chunk for chunks in parts for chunk in chunks]
         buffers = mode.buffers(tensor_maker(lanes.device, case.dtype), case.elements, case.world_size)
-        takes_part = self.rank in mode.participants(case.world_size)
+        participants = mode.participants(case.world_size)
+        takes_part = self.rank in participants
+        delay_s = case.entry_delay_us / 1e6 if self.rank == participants[-1] else 0.0
         operation = make_operation(mode, lanes, buffers, parts, job.timeout_s) if takes_part else _nothing
 
         def check(round: int) -> int:
             control.barrier()
             if not takes_part:
                 return 0
-            return count_wrong(mode, buffers, parts, self.rank, Payload(case.world_size, round), operation)
+            return count_wrong(mode, buffers, pieces, self.rank, Payload(case.world_size, round), operation)
 
         def between() -> None:
             self.events.alive()
             if job.pause_s:
                 time.sleep(job.pause_s)
 
+        def enter() -> None:
+            control.barrier()
+            if delay_s:
+                time.sleep(delay_s)
+
         def iterations(count: int, warmup: bool) -> np.ndarray:
-            return time_iterations(count, warmup, control.barrier, operation, between=between)
+            return time_iterations(count, warmup, enter, operation, between=between)
 
         wrong = check(0)
         if mode.accumulates:
