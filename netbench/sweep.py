@@ -160,21 +160,16 @@ class Sweep:
         finally:
             end(process)
             launch.exit_code, launch.ended_at = process.returncode, datetime.now(UTC)
-        if launch.reason and not self._was_between_cases(follower, cases):
-            self._book_failure(follower, launch)
-        self._save()
-
-    def _was_between_cases(self, follower: _Follower, cases: Sequence[Case]) -> bool:
-        """Whether the launch broke after one of its cases had ended and before the next began: the rest goes on."""
-        return follower.under_way is None and len(self._remaining()) < len(cases)
-
-    def _book_failure(self, follower: _Follower, launch: Launch) -> None:
-        case_id = follower.under_way
-        if case_id is None:
+        if launch.reason and follower.under_way:
+            self._book_failure(follower.under_way, launch)
+        if len(self._remaining()) == len(cases):
             raise LaunchError(
-                f"launch {launch.number} ended before its next case began: {launch.reason}\n"
+                f"launch {launch.number} ended before any case began: {launch.reason or 'no rank said why'}\n"
                 f"Its output is in {self.folder.log(launch.number)}"
             )
+        self._save()
+
+    def _book_failure(self, case_id: str, launch: Launch) -> None:
         if case_id not in self.folder.finished():
             failure = Failure(case_id=case_id, launch=launch.number, reason=launch.reason)
             self.manifest.failures.append(failure)
