@@ -21,6 +21,7 @@ from netbench.plan import Plan, make_plan
 from netbench.units import format_bytes
 
 if TYPE_CHECKING:
+    from netbench.lab import LabEntry
     from netbench.record import Manifest, RunFolder
     from netbench.summary import Run
 
@@ -266,6 +267,58 @@ def list_() -> None:
         for name, line in entries.items():
             print(f"  {name:{width}}  {line}")
         print()
+
+
+labs = typer.Typer(help="Emulated hosts with a known link, to look inside.", no_args_is_help=True)
+app.add_typer(labs, name="lab")
+
+
+@labs.command("up")
+def lab_up(spec: Annotated[str, typer.Argument(metavar="SPEC", help="As 4x200mbit or 2x400mbit,flow=40mbit.")]) -> None:
+    """Make a lab that stays until it is taken down; print its name and its hosts."""
+    from netbench.lab import LabSpec, up
+
+    try:
+        wanted = LabSpec.parse(spec)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    _print_lab(up(wanted))
+
+
+@labs.command("down")
+def lab_down(names: Annotated[list[str], typer.Argument(metavar="NAME...")]) -> None:
+    """Take labs down, with every process that still runs in them."""
+    from netbench.lab import down
+
+    for name in names:
+        down(name)
+
+
+@labs.command("list")
+def lab_list() -> None:
+    """List the labs that are up, those of running sweeps included."""
+    from netbench.lab import list_labs
+
+    for entry in list_labs():
+        _print_lab(entry)
+
+
+@labs.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def lab_exec(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The lab.")],
+    host: Annotated[str, typer.Argument(metavar="HOST", help="host0, host1, ... or switch.")],
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...")],
+) -> None:
+    """Run a command in a host of a lab; its exit code is ours."""
+    from netbench.lab import exec_in
+
+    raise typer.Exit(exec_in(name, host, command))
+
+
+def _print_lab(entry: LabEntry) -> None:
+    print(f"{entry.name}  {entry.spec}")
+    for host in (entry.switch, *entry.hosts):
+        print(f"  {host.name}  {host.address}  {host.interface}")
 
 
 def known_options(command: str) -> set[str]:
