@@ -312,11 +312,12 @@ def lab_exec(
     """Run a command in a host of a lab; its exit code is ours."""
     from netbench.lab import exec_in
 
-    raise typer.Exit(exec_in(name, host, command))
+    raise typer.Exit(exec_in(name, host, command[1:] if command[0] == "--" else command))
 
 
 def _print_lab(entry: LabEntry) -> None:
-    print(f"{entry.name}  {entry.spec}")
+    until = f"netbench lab down {entry.name}" if entry.owner is None else f"process {entry.owner} ends"
+    print(f"{entry.name}  {entry.spec}  until: {until}")
     for host in (entry.switch, *entry.hosts):
         print(f"  {host.name}  {host.address}  {host.interface}")
 
