@@ -1,0 +1,899 @@
+"""K Gloo groups used as one: every operation on as many connections as pay, receives posted first.
+
+One TCP connection, and the one thread that serves it, do not fill a fast network, nor one that caps each flow; and
+Gloo's own all_gather and all_to_all post their sends first, which costs up to half the time between two ranks.
+``ParallelProcessGroup`` is a ``torch.distributed.ProcessGroup`` that cures both; docs/parallel.md has the figures.
+
+    group = ParallelProcessGroup()                       # or streams=20 for exactly twenty
+    group.configure("localhost:12345/job", rank, world_size)
+    group.allreduce([tensor]).wait()
+    group.shutdown()
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch._C._distributed_c10d import (
+    AllgatherOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    PrefixStore,
+    ProcessGroupGloo,
+    ReduceOp,
+    ReduceOptions,
+    ReduceScatterOptions,
+    Store,
+    TCPStore,
+)
+
+from netbench.errors import LaunchError, UsageError
+from netbench.schedules import (
+    Fold,
+    Schedule,
+    Wire,
+    blocks,
+    blocks_allreduce,
+    direct,
+    direct_reduce_scatter,
+    exchange_allreduce,
+    messages,
+    parts,
+    ring_all_gather,
+)
+from netbench.tuning import BuiltIn, Choice, Fixed, Policy, TuningTable, read_table
+from netbench.works import Background, Operation
+
+#: Tags from here on are the group's own; those below are the caller's.
+RESERVED_TAGS = 2**30
+
+#: Operations that may be under way at once before their tags repeat.
+_TAGS_IN_FLIGHT = 2**16
+
+#: What each stream costs: Gloo's I/O thread, its two worker threads, and its descriptors beside one per peer.
+THREADS_PER_STREAM = 3
+DESCRIPTORS_PER_STREAM = 5
+
+_ONE_STREAM = Choice("gloo")
+
+
+@dataclass(frozen=True)
+class ParallelOptions:
+    """How a ParallelProcessGroup is set up; every rank must have the same.
+
+    ``streams``: exactly that many for every message, or None to choose for each message among ``max_streams``.
+    ``schedule``: where an operation has a schedule of this name, always that one; ``gloo`` is Gloo's own.
+    ``tuning``: what ``netbench tune`` found; it decides everything, unless ``streams`` is given.
+    ``interface``: the network interface to bind to; None takes Gloo's default, GLOO_SOCKET_IFNAME included.
+    ``timeout``: the limit of one whole operation, and of connecting.
+    """
+
+    streams: int | None = None
+    max_streams: int = 16
+    schedule: str | None = None
+    tuning: TuningTable | None = None
+    interface: str | None = None
+    timeout: timedelta = timedelta(minutes=30)
+
+    def __post_init__(self) -> None:
+        for name, count in (("streams", self.streams), ("max_streams", self.max_streams)):
+            if count is not None and not 1 <= count <= 512:
+                raise UsageError(f"{name}: {count} is not a stream count; use whole numbers from 1 to 512")
+        if self.timeout <= timedelta(0):
+            raise UsageError(f"timeout: {self.timeout} is not a time to wait; use more than nought")
+
+    @property
+    def opened(self) -> int:
+        """How many streams are opened."""
+        if self.streams is not None:
+            return self.streams
+        return self.tuning.streams if self.tuning is not None else self.max_streams
+
+    @classmethod
+    def from_environment(cls, timeout: timedelta | None = None) -> ParallelOptions:
+        """What NETBENCH_STREAMS, _MAX_STREAMS, _SCHEDULE, _TUNING (a path) and _INTERFACE say.
+
+        Raises UsageError naming the variable and its value.
+        """
+        options = cls() if timeout is None else cls(timeout=timeout)
+        streams = os.environ.get("NETBENCH_STREAMS", "auto")
+        if streams != "auto":
+            options = replace(options, streams=_count("NETBENCH_STREAMS", streams))
+        if most := os.environ.get("NETBENCH_MAX_STREAMS"):
+            options = replace(options, max_streams=_count("NETBENCH_MAX_STREAMS", most))
+        if path := os.environ.get("NETBENCH_TUNING"):
+            options = replace(options, tuning=read_table(Path(path)))
+        return replace(
+            options,
+            schedule=os.environ.get("NETBENCH_SCHEDULE") or None,
+            interface=os.environ.get("NETBENCH_INTERFACE") or None,
+        )
+
+
+#: torch's stubs have overloads for each list or tensor; the methods here take either.
+_TorchGroup: Any = dist.ProcessGroup
+_Gloo: Any = ProcessGroupGloo
+_Op: Any = ReduceOp
+
+
+class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
+    """A process group over K Gloo groups; every call returns a Work, and every rank makes the same calls.
+
+    Results are in the caller's tensors when ``wait()`` has returned or the Work's future is done. Non-contiguous
+    tensors are copied. Tags of messages go from 0 to 2**30 - 1. Errors are RuntimeErrors of Gloo; after one, or
+    after a timeout, the group is dead: ``configure`` opens it anew.
+    """
+
+    def __init__(self, streams: int | None = None, options: ParallelOptions | None = None) -> None:
+        super().__init__(0, 1)
+        options = options if options is not None else ParallelOptions()
+        self.options = options if streams is None else replace(options, streams=streams)
+        #: How the last operation was sent.
+        self.last_choice = _ONE_STREAM
+        self._rank = 0
+        self._world_size = 1
+        self._streams: list[Any] = []
+        self._policy: Policy = Fixed(1)
+        self._choices: dict[tuple[str, int], Choice] = {}
+        self._sequence = 0
+        self._single_below = 0
+        self._background = Background("netbench-group")
+        self._store: Any = None
+
+    # Opening and closing
+
+    def configure(self, store: str | Store, rank: int, world_size: int) -> None:
+        """Connects to the other ranks, closing what was open; all ranks call it at once.
+
+        ``store`` is a c10d store, or ``host:port/prefix`` of a TCPStore that somebody else hosts. A store serves one
+        configuration: another one needs another prefix. Raises LaunchError when the limits of this process do not
+        allow so many streams, RuntimeError when the others do not come in time.
+        """
+        self.shutdown()
+        count, timeout = self.options.opened, self.options.timeout
+        check_limits(count, world_size)
+        self._store = _connect(store, timeout) if isinstance(store, str) else store
+        self._rank, self._world_size = rank, world_size
+        self._streams = [
+            _gloo_stream(PrefixStore(f"stream{index}", self._store), rank, world_size, self.options)
+            for index in range(count)
+        ]
+        self._set_policy(self._chosen_policy())
+
+    def shutdown(self) -> None:
+        """Ends every stream: threads, sockets and descriptors are free when it returns. Once or often.
+
+        Operations that are under way must have been waited for.
+        """
+        self._background.close(timeout_s=5.0)
+        self._streams = []
+        self._store = None
+        self._set_policy(Fixed(1))
+
+    def abort(self) -> None:
+        """Fails everything under way here, and within moments on the other ranks; the group is dead after it."""
+        if self._world_size > 1:
+            for stream in self._streams:
+                # Gloo has no call for this, but a receive that times out closes all connections of its group.
+                lost = torch.empty(1, dtype=torch.uint8)
+                try:
+                    work = stream.recv([lost], (self._rank + 1) % self._world_size, 2 * RESERVED_TAGS - 1)
+                    work.wait(timedelta(milliseconds=1))
+                except RuntimeError:
+                    continue
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._world_size
+
+    # C++ callers ask by these names.
+    getRank = rank  # noqa: N815
+    getSize = size  # noqa: N815
+
+    def getBackendName(self) -> str:  # noqa: N802
+        return "parallel_gloo"
+
+    def name(self) -> str:
+        return "parallel_gloo"
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.options = replace(self.options, timeout=timeout)
+        for stream in self._streams:
+            stream.set_timeout(timeout)
+
+    @property
+    def streams(self) -> int:
+        """How many streams are open."""
+        return len(self._streams)
+
+    # Choosing
+
+    def choose(self, operation: str, tensor_bytes: int) -> Choice:
+        """How a message of this operation is sent when each rank passes in ``tensor_bytes``; the same on every rank."""
+        choice = self._choices.get((operation, tensor_bytes))
+        if choice is None:
+            choice = self._policy.choose(operation, tensor_bytes, self._world_size)
+            choice = choice._replace(streams=min(choice.streams, max(1, len(self._streams))))
+            if len(self._choices) > 10_000:
+                self._choices.clear()
+            self._choices[operation, tensor_bytes] = choice
+        return choice
+
+    def _chosen_policy(self) -> Policy:
+        options = self.options
+        if options.streams is not None:
+            return Fixed(options.streams, options.schedule)
+        if options.tuning is not None:
+            return options.tuning
+        pay = self._world_size > 1 and len(self._streams) > 1 and self._streams_pay()
+        return BuiltIn(len(self._streams), pay)
+
+    def _set_policy(self, policy: Policy) -> None:
+        self._policy = policy
+        self._choices = {}
+        # Messages below this go straight to Gloo: at a few bytes, even asking would be seen in the latency.
+        self._single_below = 0
+        if self._streams:
+            size = 1
+            while size < 2**40 and policy.choose("send_recv", size, self._world_size).streams == 1:
+                size *= 2
+            self._single_below = size // 2
+
+    # Collectives
+
+    def allreduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None) -> Any:
+        """Every rank ends with the reduction over all, in place. ``opts``: AllreduceOptions or a ReduceOp."""
+        tensor = _one(tensors)
+        if tensor.is_sparse:
+            return self._first().allreduce([tensor], opts or AllreduceOptions())
+        op, timeout, sync = self._asked(opts)
+        choice = self._note("allreduce", tensor.nbytes)
+        fold = _fold(op)
+        if choice.schedule == "gloo" or fold is None:
+            return self._split_in_place(
+                choice, tensor, op, timeout, lambda stream, part, o: stream.allreduce([part], o), AllreduceOptions
+            )
+        flat, restore = _writable(tensor)
+        wire = self._wire(choice.streams)
+        steps_follow = choice.schedule == "blocks"
+        if choice.schedule == "exchange":
+            steps = exchange_allreduce(wire, flat, fold)
+        else:
+            steps = blocks_allreduce(wire, flat, fold, choice.chunks)
+        finish = _then(restore, _average(op, flat, self._world_size))
+        return self._operation(steps, wire, [tensor], timeout, finish, background=steps_follow and not sync)
+
+    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
+        """Several tensors, each reduced as by ``allreduce``."""
+        return self._together([self.allreduce([tensor], _plain(opts)) for tensor in tensors], list(tensors))
+
+    def reduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None) -> Any:
+        """The root ends with the reduction over all. ``opts``: ReduceOptions, or nothing for a sum at rank 0."""
+        tensor = _one(tensors)
+        op, timeout, _ = self._asked(opts)
+        root = _root(opts)
+
+        def issue(stream: Any, part: Tensor, o: Any) -> Any:
+            o.rootRank = root
+            return stream.reduce([part], o)
+
+        return self._split_in_place(
+            self._note("reduce", tensor.nbytes), tensor, op, timeout, issue, ReduceOptions, root=root
+        )
+
+    def broadcast(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None) -> Any:
+        """Every rank ends with the root's tensor. ``opts``: BroadcastOptions or the root's rank."""
+        tensor = _one(tensors)
+        root = _root(opts)
+        _, timeout, _ = self._asked(opts)
+
+        def issue(stream: Any, part: Tensor, o: Any) -> Any:
+            o.rootRank = root
+            return stream.broadcast([part], o)
+
+        return self._split_in_place(
+            self._note("broadcast", tensor.nbytes), tensor, _Op.SUM, timeout, issue, BroadcastOptions
+        )
+
+    def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
+        """``output_tensors[0][i]`` becomes rank i's input on every rank; lists as torch has them, or bare."""
+        mine = _one(input_tensors)
+        outputs = output_tensors[0] if isinstance(output_tensors[0], list | tuple) else output_tensors
+        if len(outputs) != self._world_size:
+            raise ValueError(f"all_gather: {len(outputs)} output tensors for {self._world_size} ranks")
+        for output in outputs:
+            _check_alike("all_gather", output, mine)
+        return self._all_gather(list(outputs), mine, opts, list(outputs))
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
+        """``output`` becomes the ranks' inputs one after another."""
+        if output.numel() != input.numel() * self._world_size or output.dtype != input.dtype:
+            raise ValueError(
+                f"all_gather: an output of {output.numel()} {output.dtype} does not hold {self._world_size} times "
+                f"{input.numel()} {input.dtype}"
+            )
+        flat, restore = _writable(output)
+        return self._all_gather(blocks(flat, self._world_size), input, opts, [output], restore)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Any:
+        """Several pairs, each gathered as by ``all_gather_single``."""
+        pairs = zip(outputs, inputs, strict=True)
+        return self._together([self.all_gather_single(out, mine, opts) for out, mine in pairs], list(outputs))
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather_coalesced(self, output_lists: Any, inputs: Sequence[Tensor], opts: Any = None) -> Any:
+        """``output_lists[i][j]`` becomes rank i's ``inputs[j]``."""
+        works = [
+            self.allgather([[outputs[index] for outputs in output_lists]], [mine], opts)
+            for index, mine in enumerate(inputs)
+        ]
+        return self._together(works, [tensor for outputs in output_lists for tensor in outputs])
+
+    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
+        """The output becomes the reduction over all ranks of their ``input_tensors[0][own rank]``."""
+        output = _one(output_tensors)
+        inputs = input_tensors[0] if isinstance(input_tensors[0], list | tuple) else input_tensors
+        if len(inputs) != self._world_size:
+            raise ValueError(f"reduce_scatter: {len(inputs)} input tensors for {self._world_size} ranks")
+        _check_alike("reduce_scatter", output, inputs[self._rank])
+        for tensor in inputs:
+            if tensor.dtype != output.dtype:
+                raise ValueError(f"reduce_scatter: an input of {tensor.dtype} for an output of {output.dtype}")
+        return self._reduce_scatter(output, [_readable(tensor) for tensor in inputs], opts)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
+        """As ``reduce_scatter``, from one tensor of which each rank's block follows the last."""
+        if input.numel() != output.numel() * self._world_size or output.dtype != input.dtype:
+            raise ValueError(
+                f"reduce_scatter: an input of {input.numel()} {input.dtype} is not {self._world_size} times "
+                f"{output.numel()} {output.dtype}"
+            )
+        return self._reduce_scatter(output, blocks(_readable(input), self._world_size), opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Any:
+        """Several pairs, each reduced as by ``reduce_scatter_single``."""
+        pairs = zip(outputs, inputs, strict=True)
+        return self._together([self.reduce_scatter_single(out, mine, opts) for out, mine in pairs], list(outputs))
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: Sequence[int] = (),
+        input_splits: Sequence[int] = (),
+        opts: Any = None,
+    ) -> Any:
+        """Block j of ``input`` goes to rank j; block i of ``output`` comes from rank i.
+
+        Blocks are equal, or as many rows of the first dimension as the splits say.
+        """
+        _check_dtypes("all_to_all", output, input)
+        flat, restore = _writable(output)
+        outputs = _rows(flat, output, output_splits, self._world_size, "output")
+        inputs = _rows(_readable(input), input, input_splits, self._world_size, "input")
+        uneven = len(output_splits) + len(input_splits) > 0
+        choice = Choice("direct") if uneven else self._note("all_to_all", input.nbytes)
+        if uneven:
+            # Each pair of ranks knows only its own block's size, so the streams follow from that alone.
+            self.last_choice = choice
+        _, timeout, _ = self._asked(opts)
+        if choice.schedule == "gloo" and restore is None and input.is_contiguous() and choice.streams == 1:
+            return self._first().alltoall_base(output, input, [], [], opts or AllToAllOptions())
+        wire = self._wire(choice.streams)
+        return self._operation(direct(wire, outputs, inputs), wire, [output], timeout, restore)
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, output_tensors: Sequence[Tensor], input_tensors: Sequence[Tensor], opts: Any = None) -> Any:
+        """``input_tensors[j]`` goes to rank j; ``output_tensors[i]`` comes from rank i; sizes may differ."""
+        for side, tensors in (("output", output_tensors), ("input", input_tensors)):
+            if len(tensors) != self._world_size:
+                raise ValueError(f"all_to_all: {len(tensors)} {side} tensors for {self._world_size} ranks")
+        outputs, restore = _all_writable(output_tensors)
+        _, timeout, _ = self._asked(opts)
+        self.last_choice = Choice("direct")
+        wire = self._wire(1)
+        steps = direct(wire, outputs, [_readable(tensor) for tensor in input_tensors])
+        return self._operation(steps, wire, list(output_tensors), timeout, restore)
+
+    def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
+        """The root's ``output_tensors[0][i]`` becomes rank i's input. ``opts``: GatherOptions; root 0 without."""
+        mine = _one(input_tensors)
+        root = _root(opts)
+        _, timeout, _ = self._asked(opts)
+        choice = self._note("gather", mine.nbytes)
+        wire = self._wire(choice.streams)
+        source = _readable(mine)
+        if self._rank != root:
+            return self._operation(messages(wire, [], [(source, root)]), wire, [], timeout)
+        outputs = output_tensors[0]
+        if len(outputs) != self._world_size:
+            raise ValueError(f"gather: {len(outputs)} output tensors for {self._world_size} ranks")
+        for output in outputs:
+            _check_alike("gather", output, mine)
+        flats, restore = _all_writable(outputs)
+        steps = messages(wire, [(flats[peer], peer) for peer in range(self._world_size) if peer != root], [])
+        flats[root].copy_(source)
+        return self._operation(steps, wire, list(outputs), timeout, restore)
+
+    def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
+        """Each rank's output becomes the root's ``input_tensors[0][rank]``; root 0 without ``opts``."""
+        output = _one(output_tensors)
+        root = _root(opts)
+        _, timeout, _ = self._asked(opts)
+        choice = self._note("scatter", output.nbytes)
+        flat, restore = _writable(output)
+        wire = self._wire(choice.streams)
+        if self._rank != root:
+            return self._operation(messages(wire, [(flat, root)], []), wire, [output], timeout, restore)
+        inputs = input_tensors[0]
+        if len(inputs) != self._world_size:
+            raise ValueError(f"scatter: {len(inputs)} input tensors for {self._world_size} ranks")
+        for tensor in inputs:
+            _check_alike("scatter", output, tensor)
+        sends = [(_readable(inputs[peer]), peer) for peer in range(self._world_size) if peer != root]
+        flat.copy_(_readable(inputs[root]))
+        return self._operation(messages(wire, [], sends), wire, [output], timeout, restore)
+
+    def barrier(self, opts: Any = None) -> Any:
+        """Ends when every rank has come."""
+        return self._first().barrier(opts if opts is not None else BarrierOptions())
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """As Gloo's: rank 0 names the ranks that did not come in time."""
+        limit = self.options.timeout if timeout is None else timeout
+        self._first().monitored_barrier(limit, wait_all_ranks)
+
+    # Messages
+
+    def send(self, tensors: Sequence[Tensor] | Tensor, dst: int, tag: int = 0) -> Any:
+        """To rank ``dst``, whose receive has the same tag and size; its Work ends when the bytes are handed over."""
+        tensor = tensors if isinstance(tensors, Tensor) else tensors[0]
+        if tensor.nbytes < self._single_below and 0 <= tag < RESERVED_TAGS and tensor.is_contiguous():
+            self.last_choice = _ONE_STREAM
+            return self._streams[0].send([tensor], dst, tag)
+        wire = self._message_wire(_one(tensors), tag)
+        return self._message(messages(wire, [], [(_readable(tensor), dst)]), wire, tensor)
+
+    def recv(self, tensors: Sequence[Tensor] | Tensor, src: int, tag: int = 0) -> Any:
+        """From rank ``src``, into a tensor of the size that is sent."""
+        tensor = tensors if isinstance(tensors, Tensor) else tensors[0]
+        if tensor.nbytes < self._single_below and 0 <= tag < RESERVED_TAGS and tensor.is_contiguous():
+            self.last_choice = _ONE_STREAM
+            return self._streams[0].recv([tensor], src, tag)
+        wire = self._message_wire(_one(tensors), tag)
+        flat, restore = _writable(tensor)
+        return self._message(messages(wire, [(flat, src)], []), wire, tensor, restore)
+
+    def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Any:
+        """``send``, by the name that torch.distributed gives it."""
+        return self.send([tensor], dst, tag)
+
+    def irecv(self, tensor: Tensor, src: int, tag: int = 0) -> Any:
+        """``recv``, by the name that torch.distributed gives it."""
+        return self.recv([tensor], src, tag)
+
+    def recv_anysource(self, tensors: Sequence[Tensor] | Tensor, tag: int = 0) -> Any:
+        """From whichever rank sends first; ``_source_rank()`` of the Work, once waited for, tells which."""
+        tensor = _one(tensors)
+        wire = self._message_wire(tensor, tag)
+        if len(wire.streams) == 1 and tensor.is_contiguous():
+            return wire.streams[0].recv_anysource([tensor], tag)
+        raise RuntimeError(
+            f"a message of {tensor.nbytes} bytes travels on {len(wire.streams)} streams, which could take their parts "
+            "from different ranks; name the source, or set NETBENCH_STREAMS=1"
+        )
+
+    # How it is done
+
+    def _first(self) -> Any:
+        if not self._streams:
+            raise RuntimeError("the group is not open: configure() it first")
+        return self._streams[0]
+
+    def _note(self, operation: str, tensor_bytes: int) -> Choice:
+        self.last_choice = choice = self.choose(operation, tensor_bytes)
+        return choice
+
+    def _wire(self, streams: int) -> Wire:
+        self._first()
+        self._sequence += 1
+        tag = RESERVED_TAGS + self._sequence % _TAGS_IN_FLIGHT
+        return Wire(self._streams[:streams], self._rank, self._world_size, tag)
+
+    def _message_wire(self, tensor: Tensor, tag: int) -> Wire:
+        self._first()
+        if not 0 <= tag < RESERVED_TAGS:
+            raise ValueError(f"{tag} is not a tag that a message may have; use 0 to {RESERVED_TAGS - 1}")
+        choice = self._note("send_recv", tensor.nbytes)
+        return Wire(self._streams[: choice.streams], self._rank, self._world_size, tag)
+
+    def _message(self, steps: Schedule, wire: Wire, tensor: Tensor, finish: Finish = None) -> Operation:
+        return Operation(_finished(steps, finish), wire.posted, self.options.timeout, [tensor], self._background.apart)
+
+    def _operation(
+        self,
+        steps: Schedule,
+        wire: Wire,
+        results: list[Tensor],
+        timeout: timedelta,
+        finish: Finish = None,
+        background: bool = False,
+    ) -> Operation:
+        """``background``: the peers need steps that come later, so they must not depend on when this one waits."""
+        operation = Operation(_finished(steps, finish), wire.posted, timeout, results, self._background.submit)
+        if background:
+            operation.start()
+        return operation
+
+    def _together(self, works: list[Any], results: list[Tensor]) -> Operation:
+        return Operation(iter(works), works, self.options.timeout, results, self._background.submit)
+
+    def _asked(self, opts: Any) -> tuple[Any, timedelta, bool]:
+        """The reduction, the time limit and whether the caller waits at once, out of torch's options."""
+        if opts is None or isinstance(opts, int):
+            return _Op.SUM, self.options.timeout, False
+        if isinstance(opts, (_Op, _Op.RedOpType)):
+            return opts, self.options.timeout, False
+        timeout = opts.timeout if opts.timeout > timedelta(0) else self.options.timeout
+        return getattr(opts, "reduceOp", _Op.SUM), timeout, not getattr(opts, "asyncOp", True)
+
+    def _split_in_place(
+        self,
+        choice: Choice,
+        tensor: Tensor,
+        op: Any,
+        timeout: timedelta,
+        issue: Callable[[Any, Tensor, Any], Any],
+        make_options: Callable[[], Any],
+        root: int | None = None,
+    ) -> Any:
+        """Gloo's own operation on one part of the tensor per stream."""
+        average = op == _Op.AVG
+        options = make_options()
+        options.timeout = timeout
+        if hasattr(options, "reduceOp"):
+            options.reduceOp = _Op.SUM if average else op
+        if choice.streams == 1 and tensor.is_contiguous() and not average:
+            return issue(self._first(), tensor, options)
+        flat, restore = _writable(tensor)
+        posted: list[Any] = []
+        streams = self._streams[: choice.streams]
+
+        def steps() -> Iterator[Any]:
+            for stream, part in zip(streams, parts(flat, len(streams)), strict=False):
+                posted.append(issue(stream, part, options))
+            yield from posted
+            if average and root in (None, self._rank):
+                _divide(flat, self._world_size)
+            if restore is not None:
+                restore()
+
+        self._first()
+        return Operation(steps(), posted, timeout, [tensor], self._background.submit)
+
+    def _all_gather(
+        self, outputs: list[Tensor], mine: Tensor, opts: Any, results: list[Tensor], restore: Finish = None
+    ) -> Any:
+        choice = self._note("all_gather", mine.nbytes)
+        _, timeout, sync = self._asked(opts)
+        if choice.schedule == "gloo":
+            return self._split_all_gather(choice, outputs, mine, timeout, results, restore)
+        flats, put_back = _all_writable(outputs)
+        finish = _then(put_back, restore)
+        wire = self._wire(choice.streams)
+        source = _readable(mine)
+        if choice.schedule == "direct":
+            return self._operation(direct(wire, flats, [source] * self._world_size), wire, results, timeout, finish)
+        steps = ring_all_gather(wire, flats, source, choice.chunks)
+        several = self._world_size > 2
+        return self._operation(steps, wire, results, timeout, finish, background=several and not sync)
+
+    def _split_all_gather(
+        self,
+        choice: Choice,
+        outputs: list[Tensor],
+        mine: Tensor,
+        timeout: timedelta,
+        results: list[Tensor],
+        restore: Finish,
+    ) -> Any:
+        options = AllgatherOptions()
+        options.timeout = timeout
+        flats, put_back = _all_writable(outputs)
+        finish = _then(put_back, restore)
+        streams = self._streams[: choice.streams]
+        inputs = parts(_readable(mine), len(streams))
+        pieces = [parts(flat, len(streams)) for flat in flats]
+        posted: list[Any] = []
+
+        def steps() -> Iterator[Any]:
+            for index, (stream, part) in enumerate(zip(streams, inputs, strict=False)):
+                posted.append(stream.allgather([[piece[index] for piece in pieces]], [part], options))
+            yield from posted
+            if finish is not None:
+                finish()
+
+        self._first()
+        return Operation(steps(), posted, timeout, results, self._background.submit)
+
+    def _reduce_scatter(self, output: Tensor, inputs: list[Tensor], opts: Any) -> Any:
+        op, timeout, _ = self._asked(opts)
+        choice = self._note("reduce_scatter", sum(tensor.nbytes for tensor in inputs))
+        fold = _fold(op)
+        flat, restore = _writable(output)
+        sizes = {tensor.numel() for tensor in inputs}
+        if choice.schedule == "gloo" and len(sizes) == 1:
+            return self._split_reduce_scatter(choice, flat, inputs, op, timeout, output, restore)
+        if fold is None:
+            raise ValueError(f"reduce_scatter: {op} is not a reduction that this group has")
+        wire = self._wire(choice.streams if len(sizes) == 1 else 1)
+        steps = direct_reduce_scatter(wire, flat, inputs, fold)
+        return self._operation(steps, wire, [output], timeout, _then(_average(op, flat, self._world_size), restore))
+
+    def _split_reduce_scatter(
+        self,
+        choice: Choice,
+        flat: Tensor,
+        inputs: list[Tensor],
+        op: Any,
+        timeout: timedelta,
+        output: Tensor,
+        restore: Finish,
+    ) -> Any:
+        options = ReduceScatterOptions()
+        options.timeout = timeout
+        options.reduceOp = _Op.SUM if op == _Op.AVG else op
+        finish = _then(_average(op, flat, self._world_size), restore)
+        streams = self._streams[: choice.streams]
+        outputs = parts(flat, len(streams))
+        pieces = [parts(tensor, len(streams)) for tensor in inputs]
+        posted: list[Any] = []
+
+        def steps() -> Iterator[Any]:
+            for index, (stream, part) in enumerate(zip(streams, outputs, strict=False)):
+                posted.append(stream.reduce_scatter([part], [[piece[index] for piece in pieces]], options))
+            yield from posted
+            if finish is not None:
+                finish()
+
+        self._first()
+        return Operation(steps(), posted, timeout, [output], self._background.submit)
+
+    #: Bytes with which ``_streams_pay`` tries the network, and how long it may take about it.
+    _PROBE_BYTES = 2**20
+    _PROBE_S = 0.5
+
+    def _streams_pay(self) -> bool:
+        """Whether passing 1 MiB round the ring takes a quarter less time on all streams than on one.
+
+        The slowest rank counts, and all ranks get the same answer.
+        """
+        mine = torch.zeros(self._PROBE_BYTES, dtype=torch.uint8)
+        theirs = torch.zeros_like(mine)
+        best = {1: float("inf"), len(self._streams): float("inf")}
+        begin = time.monotonic()
+        for attempt in range(4):
+            spent = []
+            for streams in best:
+                self._first().barrier().wait(self.options.timeout)
+                start = time.monotonic()
+                wire = self._wire(streams)
+                left, right = (self._rank - 1) % self._world_size, (self._rank + 1) % self._world_size
+                size = self._PROBE_BYTES if attempt else self._PROBE_BYTES // 8  # the first one wakes the connections
+                steps = messages(wire, [(theirs[:size], left)], [(mine[:size], right)])
+                self._operation(steps, wire, [], self.options.timeout).wait()
+                spent.append(time.monotonic() - start)
+            slowest = torch.tensor([*spent, time.monotonic() - begin], dtype=torch.float64)
+            options = AllreduceOptions()
+            options.reduceOp = _Op.MAX
+            self._first().allreduce([slowest], options).wait(self.options.timeout)
+            if attempt:
+                for streams, duration_s in zip(best, slowest.tolist(), strict=False):
+                    best[streams] = min(best[streams], duration_s)
+                if slowest[-1] > self._PROBE_S:
+                    break
+        return best[1] > 1.25 * best[len(self._streams)]
+
+
+#: What is left to do with the results when the last message has come; None where nothing is.
+Finish = Callable[[], object] | None
+
+
+def check_limits(streams: int, world_size: int) -> None:
+    """Raises LaunchError when this process may not have as many descriptors or threads as ``streams`` need."""
+    descriptors = streams * (DESCRIPTORS_PER_STREAM + world_size - 1)
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = sum(1 for _ in Path("/proc/self/fd").iterdir()) if Path("/proc/self/fd").is_dir() else 0
+    if most != resource.RLIM_INFINITY and used + descriptors > most:
+        raise LaunchError(
+            f"{streams} streams between {world_size} ranks need {descriptors} descriptors; {used} of {most} are in "
+            f"use: take fewer streams, or raise the limit with ulimit -n {used + descriptors}"
+        )
+    threads = streams * THREADS_PER_STREAM
+    most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if most != resource.RLIM_INFINITY and threading.active_count() + threads > most:
+        raise LaunchError(
+            f"{streams} streams need {threads} threads and the limit of this user is {most}: take fewer streams, or "
+            "raise the limit with ulimit -u"
+        )
+
+
+def _count(variable: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{variable}: {text!r} is not a stream count; use a whole number") from None
+
+
+def _connect(address: str, timeout: timedelta) -> Store:
+    """The store at ``host:port/prefix``."""
+    place, _, prefix = address.partition("/")
+    host, colon, port = place.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise UsageError(f"{address!r} is not the address of a store; write host:port/prefix")
+    store = TCPStore(host.strip("[]"), int(port), is_master=False, wait_for_workers=False, timeout=timeout)
+    return PrefixStore(prefix, store)
+
+
+def _gloo_stream(store: Store, rank: int, world_size: int, options: ParallelOptions) -> Any:
+    gloo = _Gloo._Options()
+    interface = options.interface
+    if interface is None and (names := os.environ.get("GLOO_SOCKET_IFNAME")):
+        interface = names.split(",")[0]
+    if interface is not None:
+        gloo._devices = [_Gloo.create_device(interface=interface)]
+    else:
+        gloo._devices = [_Gloo.create_default_device()]
+    gloo._threads = 1
+    gloo._timeout = options.timeout
+    return _Gloo(store, rank, world_size, gloo)
+
+
+def _one(tensors: Sequence[Tensor] | Tensor) -> Tensor:
+    if isinstance(tensors, Tensor):
+        tensor = tensors
+    elif len(tensors) == 1:
+        tensor = tensors[0]
+    else:
+        raise ValueError(f"one tensor per call, not {len(tensors)}")
+    if tensor.device.type != "cpu":
+        raise ValueError(f"a tensor on {tensor.device} cannot be sent by Gloo's TCP transport; move it to the cpu")
+    return tensor
+
+
+def _check_dtypes(operation: str, output: Tensor, mine: Tensor) -> None:
+    if output.dtype != mine.dtype:
+        raise ValueError(f"{operation}: an output of {output.dtype} for an input of {mine.dtype}")
+
+
+def _check_alike(operation: str, output: Tensor, mine: Tensor) -> None:
+    _check_dtypes(operation, output, mine)
+    if output.numel() != mine.numel():
+        raise ValueError(f"{operation}: an output of {output.numel()} elements for an input of {mine.numel()}")
+
+
+def _readable(tensor: Tensor) -> Tensor:
+    """The elements in order, as one dimension: a view where they lie so, a copy otherwise."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    return tensor if tensor.dim() == 1 and tensor.is_contiguous() else tensor.contiguous().view(-1)
+
+
+def _writable(tensor: Tensor) -> tuple[Tensor, Finish]:
+    """As ``_readable``, with what puts the result back where a copy was made."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.is_contiguous():
+        return (tensor if tensor.dim() == 1 else tensor.view(-1)), None
+    copy = tensor.contiguous()
+    return copy.view(-1), lambda: tensor.copy_(copy)
+
+
+def _all_writable(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Finish]:
+    pairs = [_writable(tensor) for tensor in tensors]
+    restores = [restore for _, restore in pairs if restore is not None]
+    if not restores:
+        return [flat for flat, _ in pairs], None
+    return [flat for flat, _ in pairs], lambda: [restore() for restore in restores]
+
+
+def _then(first: Finish, second: Finish) -> Finish:
+    if first is None or second is None:
+        return first or second
+
+    def both() -> None:
+        first()
+        second()
+
+    return both
+
+
+def _finished(steps: Schedule, finish: Finish) -> Iterator[Any]:
+    """``steps``, and then what is left to do."""
+    if finish is None:
+        return steps
+
+    def with_finish() -> Iterator[Any]:
+        yield from steps
+        finish()
+
+    return with_finish()
+
+
+def _rows(flat: Tensor, tensor: Tensor, splits: Sequence[int], world_size: int, side: str) -> list[Tensor]:
+    if not splits:
+        if tensor.dim() and tensor.size(0) % world_size:
+            raise ValueError(f"all_to_all: {tensor.size(0)} {side} rows do not divide among {world_size} ranks")
+        return blocks(flat, world_size)
+    rows = tensor.size(0)
+    if len(splits) != world_size or sum(splits) != rows:
+        raise ValueError(f"all_to_all: {side} splits {list(splits)} do not share {rows} rows among {world_size} ranks")
+    width = flat.numel() // rows if rows else 0
+    return list(torch.split(flat, [count * width for count in splits]))
+
+
+def _root(opts: Any) -> int:
+    """The root's rank: a number, or out of torch's options; 0 without either."""
+    if isinstance(opts, int):
+        return opts
+    return 0 if opts is None else int(opts.rootRank)
+
+
+def _plain(opts: Any) -> Any:
+    """Options that ``allreduce`` takes, from those of its coalesced form."""
+    if opts is None:
+        return None
+    plain = AllreduceOptions()
+    plain.reduceOp = opts.reduceOp
+    plain.timeout = opts.timeout
+    return plain
+
+
+def _fold(op: Any) -> Fold | None:
+    """What accumulates one contribution into another; None for a reduction that only Gloo may know."""
+    folds: dict[Any, Fold] = {
+        _Op.SUM: torch.Tensor.add_,
+        _Op.AVG: torch.Tensor.add_,
+        _Op.PRODUCT: torch.Tensor.mul_,
+        _Op.MAX: lambda total, part: torch.maximum(total, part, out=total),
+        _Op.MIN: lambda total, part: torch.minimum(total, part, out=total),
+        _Op.BAND: torch.Tensor.bitwise_and_,
+        _Op.BOR: torch.Tensor.bitwise_or_,
+        _Op.BXOR: torch.Tensor.bitwise_xor_,
+    }
+    return next((fold for known, fold in folds.items() if op == known), None)
+
+
+def _average(op: Any, flat: Tensor, world_size: int) -> Finish:
+    return (lambda: _divide(flat, world_size)) if op == _Op.AVG else None
+
+
+def _divide(flat: Tensor, world_size: int) -> None:
+    if not flat.is_floating_point():
+        raise ValueError(f"an average of {flat.dtype} is not whole; use SUM")
+    flat.div_(world_size)

@@ -1,0 +1,246 @@
+"""Which schedule and how many streams suit a message: the built-in rules, and tables measured on one network.
+
+A message is described by its operation, the bytes that each rank passes in and the world size. Everything here is
+arithmetic on those, so that every rank comes to the same choice without asking the others; torch is not needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from statistics import median
+from typing import Literal, NamedTuple, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from netbench.errors import UsageError, did_you_mean
+
+#: The schedules of each operation; ``gloo`` is Gloo's own, run on one part of the tensor per stream.
+SCHEDULES: Mapping[str, tuple[str, ...]] = {
+    "send_recv": ("gloo",),
+    "allreduce": ("gloo", "exchange", "blocks"),
+    "all_gather": ("gloo", "direct", "ring"),
+    "reduce_scatter": ("gloo", "direct"),
+    "all_to_all": ("gloo", "direct"),
+    "broadcast": ("gloo",),
+    "reduce": ("gloo",),
+    "gather": ("gloo", "direct"),
+    "scatter": ("gloo", "direct"),
+}
+
+KIB, MIB = 1024, 1024**2
+
+
+class Choice(NamedTuple):
+    """How one message is sent: by which schedule, on how many streams, and in how many pieces per block.
+
+    ``chunks`` only matters to schedules of several steps: pieces let one step begin before the last has ended.
+    """
+
+    schedule: str
+    streams: int = 1
+    chunks: int = 1
+
+
+class Policy(Protocol):
+    """Anything that chooses; it must depend on nothing that differs between ranks."""
+
+    def choose(self, operation: str, tensor_bytes: int, world_size: int) -> Choice: ...
+
+
+@dataclass(frozen=True)
+class BuiltIn:
+    """The rules for a network of which only one thing is known: whether several streams are faster than one.
+
+    They are not on loopback, which is bound by copying, nor on a link that one flow fills; they are where each flow
+    is capped and where one thread cannot feed the network card.
+    """
+
+    streams: int
+    streams_pay: bool
+
+    #: Below this a second stream costs more in system calls than it brings.
+    MIN_PART_BYTES = 96 * KIB
+
+    def choose(self, operation: str, tensor_bytes: int, world_size: int) -> Choice:
+        choice = _one_stream(operation, tensor_bytes, world_size)
+        if not self.streams_pay or self.streams == 1:
+            return choice
+        return _widened(choice, operation, tensor_bytes, world_size, self.streams, self.MIN_PART_BYTES)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Every message on all streams, whatever its size; ``schedule`` None keeps the built-in schedules."""
+
+    streams: int
+    schedule: str | None = None
+
+    def choose(self, operation: str, tensor_bytes: int, world_size: int) -> Choice:
+        choice = _one_stream(operation, tensor_bytes, world_size)
+        if self.schedule in SCHEDULES[operation]:
+            choice = choice._replace(schedule=self.schedule)
+        return _widened(choice, operation, tensor_bytes, world_size, self.streams, 1)
+
+
+def _one_stream(operation: str, tensor_bytes: int, world_size: int) -> Choice:
+    """What is best on one stream, by measurement (docs/parallel.md)."""
+    if operation == "all_gather":
+        if world_size == 2 or tensor_bytes * world_size <= 64 * KIB:
+            return Choice("direct")
+        return Choice("ring", 1, max(1, min(4, tensor_bytes // (512 * KIB))))
+    if operation == "allreduce":
+        if world_size == 2:
+            if tensor_bytes <= 2 * MIB:
+                return Choice("exchange")
+            return Choice("blocks", 1, max(1, min(16, tensor_bytes // MIB)))
+        return Choice("gloo")
+    if operation in ("reduce_scatter", "all_to_all", "gather", "scatter"):
+        return Choice("direct")
+    return Choice("gloo")
+
+
+def _widened(
+    choice: Choice, operation: str, tensor_bytes: int, world_size: int, streams: int, min_part_bytes: int
+) -> Choice:
+    """``choice`` on as many of ``streams`` as have ``min_part_bytes`` to carry."""
+    blocks = world_size if operation in ("reduce_scatter", "all_to_all") else 1
+    used = max(1, min(streams, tensor_bytes // blocks // min_part_bytes))
+    if choice.schedule == "exchange" and used > 1:
+        choice = choice._replace(schedule="blocks")
+    return choice._replace(streams=used, chunks=max(choice.chunks, used))
+
+
+class Rule(BaseModel):
+    """The choice for messages of up to ``up_to_bytes``; None has no upper end."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    up_to_bytes: int | None = Field(ge=0)
+    schedule: str
+    streams: int = Field(ge=1, le=512)
+    chunks: int = Field(1, ge=1, le=4096)
+
+
+class Tuned(BaseModel):
+    """The rules of one operation at one world size, smallest messages first."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    operation: str
+    world_size: int = Field(ge=2)
+    rules: list[Rule] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _sound(self) -> Tuned:
+        if self.operation not in SCHEDULES:
+            raise ValueError(f"{self.operation!r} is not an operation{did_you_mean(self.operation, SCHEDULES)}")
+        for rule in self.rules:
+            if rule.schedule not in SCHEDULES[self.operation]:
+                known = ", ".join(SCHEDULES[self.operation])
+                raise ValueError(f"{self.operation} has no schedule {rule.schedule!r} (known: {known})")
+        ends = [rule.up_to_bytes for rule in self.rules]
+        if ends[-1] is not None or None in ends[:-1]:
+            raise ValueError(f"{self.operation}: only the last rule, and always the last, has up_to_bytes null")
+        finite = [end for end in ends if end is not None]
+        if finite != sorted(set(finite)):
+            raise ValueError(f"{self.operation}: up_to_bytes must grow from rule to rule, not {finite}")
+        return self
+
+
+class TuningTable(BaseModel):
+    """What was found to be fastest on one network; a JSON file that any program can load.
+
+    A world size that is not in the table takes the nearest one that is; an operation that is not in it keeps the
+    built-in rule.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal[1] = 1
+    network: str = Field("", max_length=500)
+    entries: list[Tuned]
+
+    @property
+    def streams(self) -> int:
+        """The most streams that any rule uses: what a group has to open."""
+        return max((rule.streams for entry in self.entries for rule in entry.rules), default=1)
+
+    def choose(self, operation: str, tensor_bytes: int, world_size: int) -> Choice:
+        tuned = [entry for entry in self.entries if entry.operation == operation]
+        if not tuned:
+            return _one_stream(operation, tensor_bytes, world_size)
+        entry = min(tuned, key=lambda entry: (abs(entry.world_size - world_size), entry.world_size))
+        for rule in entry.rules:
+            if rule.up_to_bytes is None or tensor_bytes <= rule.up_to_bytes:
+                return Choice(rule.schedule, rule.streams, rule.chunks)
+        raise AssertionError("the last rule has no upper end")
+
+
+def read_table(path: Path) -> TuningTable:
+    """Raises UsageError, naming the file and the place in it, when it is not a tuning table."""
+    try:
+        return TuningTable.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(step) for step in first["loc"])
+        raise UsageError(f"{path}: {place or 'the table'}: {first['msg']}; netbench tune writes a new one") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: is not JSON: {error}; netbench tune writes a new one") from None
+
+
+def write_table(path: Path, table: TuningTable) -> None:
+    path.write_text(table.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+class Measurement(NamedTuple):
+    """The durations of one choice at one point, each that of the slowest rank."""
+
+    operation: str
+    world_size: int
+    tensor_bytes: int
+    choice: Choice
+    durations_ns: tuple[int, ...]
+
+
+#: A choice has to be this much faster before it displaces a simpler one.
+WORTHWHILE = 1.03
+
+
+def build_table(measurements: Iterable[Measurement], network: str = "") -> TuningTable:
+    """The table whose rules take, at every measured size, the choice of least median.
+
+    Fewer streams are kept unless more gain at least 3 %. Between two measured sizes the border lies at their
+    geometric mean; beyond the largest, its choice holds on.
+    """
+    points: dict[tuple[str, int, int], list[Measurement]] = {}
+    for found in measurements:
+        points.setdefault((found.operation, found.world_size, found.tensor_bytes), []).append(found)
+    entries = []
+    for (operation, world_size), sizes in groupby(sorted(points), key=lambda key: key[:2]):
+        best = [(size, fastest(points[operation, world_size, size])) for _, _, size in sizes]
+        entries.append(Tuned(operation=operation, world_size=world_size, rules=_rules(best)))
+    return TuningTable(network=network, entries=entries)
+
+
+def fastest(candidates: Iterable[Measurement]) -> Choice:
+    """The choice of least median duration, the one with fewest streams and chunks among those within 3 % of it."""
+    medians = {found.choice: median(found.durations_ns) for found in candidates}
+    least = min(medians.values())
+    near = [choice for choice, duration in medians.items() if duration <= least * WORTHWHILE]
+    return min(near, key=lambda choice: (choice.streams, choice.chunks, medians[choice]))
+
+
+def _rules(best: list[tuple[int, Choice]]) -> list[Rule]:
+    rules = []
+    for (size, choice), following in zip(best, [*best[1:], None], strict=True):
+        if following is not None and following[1] == choice:
+            continue
+        border = None if following is None else int((size * following[0]) ** 0.5)
+        rules.append(Rule(up_to_bytes=border, schedule=choice.schedule, streams=choice.streams, chunks=choice.chunks))
+    return rules

@@ -1,0 +1,207 @@
+"""Works made of several: one deadline for all, the first error kept, and progress when nobody waits.
+
+The Works that Gloo hands out for messages complete only when they are waited for and have no future, so an
+``Operation`` is driven by some thread: the one that waits, which costs nothing extra, or one in the background when
+the caller wants to look (``is_completed``), to be called (``get_future``) or to go away.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+#: torch's way of saying that the group's own timeout holds.
+NO_TIMEOUT = timedelta(0)
+
+#: Runs a function on another thread.
+Submit = Callable[[Callable[[], object]], object]
+
+
+class Operation(dist.Work):
+    """One operation on several streams or in several steps.
+
+    ``steps`` yields the Works to wait for and adds every Work that it makes to ``posted``; it is advanced to its first
+    yield here, so that its first messages are under way. ``results`` is what ``result()`` and the future give.
+    """
+
+    def __init__(
+        self,
+        steps: Iterator[Any],
+        posted: list[Any],
+        timeout: timedelta,
+        results: list[torch.Tensor],
+        submit: Submit,
+    ) -> None:
+        super().__init__()
+        self._steps = steps
+        self._posted = posted
+        self._timeout = timeout
+        self._results = results
+        self._submit = submit
+        self._error: BaseException | None = None
+        self._future: torch.futures.Future[Any] | None = None
+        self._mutex = threading.Lock()
+        self._claimed = False
+        # Held until the operation has ended: a lock is the cheapest thing that another thread can wait for.
+        self._running = threading.Lock()
+        self._running.acquire()
+        try:
+            self._next = next(steps, None)
+        except Exception:
+            self._wait_for_rest(time.monotonic() + timeout.total_seconds(), waited=[])
+            raise
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Returns True when all has ended; raises the first error. With ``timeout``, gives up waiting after that.
+
+        Without one, the group's timeout is the limit of the whole operation, and when it passes the streams are dead.
+        """
+        if timeout == NO_TIMEOUT and self._claim():
+            self._drive()
+        else:
+            self.start()
+            limit = self._timeout if timeout == NO_TIMEOUT else timeout
+            # The driver keeps the deadline; the grace is for its own clean-up.
+            grace_s = 5.0 if timeout == NO_TIMEOUT else 0.0
+            if not self._running.acquire(timeout=limit.total_seconds() + grace_s):
+                raise RuntimeError(f"the operation has not ended within {limit.total_seconds():g} s")
+            self._running.release()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def start(self) -> None:
+        """Has the operation driven in the background, unless somebody drives it already."""
+        if self._claim():
+            self._submit(self._drive_apart)
+
+    def is_completed(self) -> bool:
+        self.start()
+        return not self._running.locked()
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return self._results
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Completes with the list of result tensors, or with the first error."""
+        with self._mutex:
+            if self._future is None:
+                self._future = torch.futures.Future()
+                ended = not self._running.locked()
+            else:
+                ended = False
+        if ended:
+            self._resolve(self._future)
+        else:
+            self.start()
+        return self._future
+
+    def _claim(self) -> bool:
+        with self._mutex:
+            claimed, self._claimed = self._claimed, True
+        return not claimed
+
+    def _drive_apart(self) -> None:
+        # A tensor made in inference mode may be written to in that mode only, and modes belong to threads.
+        with torch.inference_mode():
+            self._run()
+        self._finish()
+
+    def _drive(self) -> None:
+        self._run()
+        self._finish()
+
+    def _run(self) -> None:
+        deadline = time.monotonic() + self._timeout.total_seconds()
+        waited = []
+        try:
+            work = self._next
+            while work is not None:
+                waited.append(work)
+                work.wait(_remaining(deadline))
+                work = next(self._steps, None)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the one who waits must get it
+            self._error = error
+            self._wait_for_rest(deadline, waited)
+
+    def _finish(self) -> None:
+        self._posted.clear()
+        self._next = None
+        del self._steps
+        with self._mutex:
+            self._running.release()
+            future = self._future
+        if future is not None:
+            self._resolve(future)
+
+    def _wait_for_rest(self, deadline: float, waited: list[Any]) -> None:
+        """Nothing may still write into the caller's tensors when the error is raised."""
+        done = {id(work) for work in waited}
+        for work in self._posted:
+            if id(work) not in done:
+                try:
+                    work.wait(_remaining(deadline))
+                except RuntimeError:
+                    continue  # the first error is the one that is told
+
+    def _resolve(self, future: torch.futures.Future[Any]) -> None:
+        if self._error is None:
+            future.set_result(self._results)
+        else:
+            error = self._error
+            future.set_exception(error if isinstance(error, Exception) else RuntimeError(str(error)))
+
+
+def _remaining(deadline: float) -> timedelta:
+    # A millisecond is the least that Gloo counts; nought would mean its own timeout.
+    return timedelta(seconds=max(0.001, deadline - time.monotonic()))
+
+
+class Background:
+    """One thread that drives the operations of a group in the order in which they were issued.
+
+    In order is safe for collectives, which every rank issues in the same order. A receive may have to wait for
+    something that the program does later, so messages get threads of their own (``apart``).
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, work: Callable[[], object]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self._queue.put(work)
+
+    def apart(self, work: Callable[[], object]) -> None:
+        threading.Thread(target=work, name=f"{self._name}-message", daemon=True).start()
+
+    def close(self, timeout_s: float) -> None:
+        """Ends the thread after what is queued, waiting for it no longer than ``timeout_s``."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(timeout_s)
+            self._thread = None
+
+    def _run(self) -> None:
+        while (work := self._queue.get()) is not None:
+            work()
