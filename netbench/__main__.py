@@ -31,8 +31,9 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print("netbench: stopped by SIGINT", file=sys.stderr)
         return int(Exit.INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of a pipe (head, say) has had enough. Python would complain once more when it flushes at exit.
+    except (BrokenPipeError, SystemExit):
+        # The reader of a pipe (head, say) has had enough; typer makes a SystemExit of that. Python would complain once
+        # more when it flushes at exit.
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(Exit.DONE)

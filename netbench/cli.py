@@ -18,6 +18,7 @@ import netbench
 from netbench import config as configuration
 from netbench.errors import NetbenchError, Stopped, UsageError
 from netbench.plan import Plan, make_plan
+from netbench.registry import Registry, Thing
 from netbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -240,9 +241,18 @@ def show(
     rate: Annotated[str, typer.Option(help="Unit of bandwidth: Gbit/s or GB/s.")] = "Gbit/s",
 ) -> None:
     """Print the results of runs: a case a row, with median time, its interval, and bandwidths."""
+    from netbench.metrics import RATES
     from netbench.tables import FORMATS
 
-    FORMATS[format].write(_runs(paths), rate, sys.stdout)
+    chosen, unit = _member("--format", FORMATS, format), _member("--rate", RATES, rate)
+    chosen.write(_runs(paths), unit.name, sys.stdout)
+
+
+def _member(option: str, registry: Registry[Thing], name: str) -> Thing:
+    try:
+        return registry[name]
+    except UsageError as error:
+        raise UsageError(f"{option}: {error}") from None
 
 
 @app.command()
