@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 #: Everything that two cases must have in common before their stream counts are compared.
-_SAME_BUT_STREAMS = ["mode", "backend", "world_size", "dtype", "tensor_bytes"]
+_SAME_BUT_STREAMS = ["mode", "backend", "world_size", "variant", "tensor_bytes"]
 
 #: How far two transmit bytes may differ and still count as equal: sizes are rounded to whole elements.
 _EQUAL = 0.01
@@ -39,7 +39,7 @@ def speedups(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_streams(cases: pd.DataFrame) -> pd.DataFrame:
-    """The fastest stream count of each mode, backend, world size, dtype and size, among at least two measured.
+    """The fastest stream count of each mode, backend, world size, variant and size, among at least two measured.
 
     Rows of ``speedups``, so with ``speedup`` and ``clear``.
     """
@@ -52,7 +52,7 @@ def best_streams(cases: pd.DataFrame) -> pd.DataFrame:
 def two_against_more(cases: pd.DataFrame) -> pd.DataFrame:
     """Time of two ranks over the median time of three and more, at equal transmit bytes (within 1 %).
 
-    ``cases`` are of one mode, backend, stream count and dtype. Columns ``transmit_bytes``, ``ratio`` and
+    ``cases`` are of one mode, backend, stream count and variant. Columns ``transmit_bytes``, ``ratio`` and
     ``world_sizes``, how many larger world sizes were measured there; sizes with none are left out.
     """
     cases = cases[(cases["status"] == "ok") & (cases["transmit_bytes"] > 0)]

@@ -124,7 +124,7 @@ def bandwidth(material: Material) -> Iterator[tuple[str, Figure]]:
     column = METRICS["busbw"].column(rate=material.rate)
     known = material.cases[material.cases[column].notna()]
     styles = _styles(key for key, _ in _groups(known, "backend", "streams"))
-    for (mode, dtype), cases in _groups(known, "mode", "dtype"):
+    for (mode, variant), cases in _groups(known, "mode", "variant"):
         page = _Page(material, cases, f"{mode}: bandwidth against size", _MEDIAN_AND_BAND)
         for axes, panel in page.panels(cases):
             for (backend, streams), line in _groups(panel, "backend", "streams"):
@@ -134,7 +134,7 @@ def bandwidth(material: Material) -> Iterator[tuple[str, Figure]]:
                 page.line(axes, line["tensor_bytes"], line[column], label, styles[backend, streams], band)
         page.sizes(cases["tensor_bytes"], "tensor per rank (bytes)")
         page.heights(f"bus bandwidth ({material.rate})", _plain_number)
-        yield _name("bandwidth", mode, dtype=dtype), page.finished()
+        yield _name("bandwidth", mode, variant), page.finished()
 
 
 @_figure
@@ -144,7 +144,7 @@ def world_size(material: Material) -> Iterator[tuple[str, Figure]]:
 
     sending = material.cases[material.cases["transmit_bytes"] > 0]
     styles = _styles(key for key, _ in _groups(sending, "world_size"))
-    for (mode, backend, streams, dtype), cases in _groups(sending, "mode", "backend", "streams", "dtype"):
+    for (mode, backend, streams, variant), cases in _groups(sending, "mode", "backend", "streams", "variant"):
         if len({len(MODES[mode].participants(ranks)) for ranks in cases["world_size"].unique()}) < 2:
             continue
         ratios = two_against_more(cases)
@@ -160,7 +160,7 @@ def world_size(material: Material) -> Iterator[tuple[str, Figure]]:
             axes.axhline(1, color="0.4", linewidth=1)
             axes.set_ylim(0, max(2.0, 1.1 * ratios["ratio"].max()))
             axes.set_ylabel("time of 2 ranks / median time of 3 and more (ratio)")
-        yield _name("world_size", mode, backend, f"k{streams}", dtype=dtype), page.finished()
+        yield _name("world_size", mode, backend, f"k{streams}", variant), page.finished()
 
 
 @_figure
@@ -171,7 +171,7 @@ def speedup(material: Material) -> Iterator[tuple[str, Figure]]:
     table = speedups(material.cases)
     more = table[table["streams"] > 1]
     styles = _styles(key for key, _ in _groups(more, "streams"))
-    for (mode, backend, dtype), cases in _groups(more, "mode", "backend", "dtype"):
+    for (mode, backend, variant), cases in _groups(more, "mode", "backend", "variant"):
         page = _Page(material, cases, f"{mode}: speed-up over one stream", "median time of one stream / of K streams")
         for axes, panel in page.panels(cases):
             axes.axhline(1, color="0.4", linewidth=1)
@@ -179,7 +179,7 @@ def speedup(material: Material) -> Iterator[tuple[str, Figure]]:
                 page.line(axes, line["tensor_bytes"], line["speedup"], _streams(count), styles[count,])
         page.sizes(cases["tensor_bytes"], "tensor per rank (bytes)")
         page.heights("speed-up (ratio)", _plain_number)
-        yield _name("speedup", mode, backend, dtype=dtype), page.finished()
+        yield _name("speedup", mode, backend, variant), page.finished()
 
 
 @_figure
@@ -190,7 +190,7 @@ def best_streams(material: Material) -> Iterator[tuple[str, Figure]]:
     from netbench import comparisons
 
     best = comparisons.best_streams(material.cases)
-    for (mode, backend, dtype), cases in _groups(best, "mode", "backend", "dtype"):
+    for (mode, backend, variant), cases in _groups(best, "mode", "backend", "variant"):
         page = _Page(
             material, cases, f"{mode}: fastest stream count", "in brackets: not clearly faster than one stream"
         )
@@ -217,7 +217,7 @@ def best_streams(material: Material) -> Iterator[tuple[str, Figure]]:
         axes.set_ylabel("world size (ranks)")
         axes.grid(False)
         page.figure.colorbar(image, ax=axes, label="speed-up over one stream (ratio)", pad=0.015)
-        yield _name("best_streams", mode, backend, dtype=dtype), page.finished()
+        yield _name("best_streams", mode, backend, variant), page.finished()
 
 
 @_figure
@@ -225,7 +225,7 @@ def latency(material: Material) -> Iterator[tuple[str, Figure]]:
     """Latency of small messages against stream count: a line for each size, a panel for each world size."""
     column = METRICS["latency"].column()
     small = material.cases[material.cases["tensor_bytes"] <= _SMALL_BYTES]
-    for (mode, backend, dtype), cases in _groups(small, "mode", "backend", "dtype"):
+    for (mode, backend, variant), cases in _groups(small, "mode", "backend", "variant"):
         counts = sorted(cases["streams"].unique())
         if len(counts) < 2:
             continue
@@ -242,7 +242,7 @@ def latency(material: Material) -> Iterator[tuple[str, Figure]]:
             axes.set_xlim(-0.3, len(counts) - 0.7)
         page.below("streams")
         page.heights("latency (us)", _plain_number)
-        yield _name("latency", mode, backend, dtype=dtype), page.finished()
+        yield _name("latency", mode, backend, variant), page.finished()
 
 
 class _Page:
@@ -256,12 +256,11 @@ class _Page:
         self._panels: list[Axes] = []
         self._legend: dict[str, Artist] = {}
         self._drawn: list[float] = []
-        counts, dtypes = (sorted(cases[name].unique()) for name in ("streams", "dtype"))
         what = [
             ", ".join(cases["backend"].unique()),
-            f"K = {', '.join(map(str, counts))}",
+            f"K = {', '.join(map(str, sorted(cases['streams'].unique())))}",
             f"N = {', '.join(map(str, sorted(cases['world_size'].unique())))}",
-            *(dtypes if dtypes != ["float32"] else []),
+            *(variant for variant in cases["variant"].unique() if variant),
             f"host {', '.join(material.hosts[:4])}{' ...' if len(material.hosts) > 4 else ''}",
             *([f"over {material.network}"] if material.network else []),
             f"run {material.run_id}",
@@ -410,8 +409,8 @@ def _spread_out(items: list[int], most: int) -> list[int]:
     return [items[round(place * (len(items) - 1) / (most - 1))] for place in range(most)]
 
 
-def _name(*parts: str, dtype: str) -> str:
-    return "-".join([*parts, *([] if dtype == "float32" else [dtype])])
+def _name(*parts: str) -> str:
+    return "-".join(part for part in parts if part)
 
 
 def _streams(count: int) -> str:

@@ -50,7 +50,13 @@ class Point:
 
     def id_with(self, size: str) -> str:
         """``all_gather-parallel_gloo-k4-n2-1MiB``; what is not as usual is named at the end."""
-        parts = [self.mode, self.backend, f"k{self.streams}", f"n{self.world_size}", size]
+        parts = [self.mode, self.backend, f"k{self.streams}", f"n{self.world_size}", size, self.variant]
+        return "-".join(part for part in parts if part)
+
+    @property
+    def variant(self) -> str:
+        """What is not as usual, such as ``bfloat16-c2``; cases of different variants are never compared unsaid."""
+        parts = []
         if self.dtype != "float32":
             parts.append(self.dtype)
         if self.chunks != 1:

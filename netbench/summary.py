@@ -43,6 +43,8 @@ _INTEGERS = (
     *(name for name in _CASE_COLUMNS if name.endswith("_bytes")),
     "streams",
     "world_size",
+    "chunks",
+    "entry_delay_us",
     "parts",
     "iterations",
     "wrong_elements",
@@ -180,6 +182,7 @@ class Run:
         names = [
             "case_id",
             *_CASE_COLUMNS,
+            "variant",
             "status",
             "reason",
             "parts",
@@ -198,7 +201,7 @@ class Run:
         cases |= {case_id: reading.case for case_id, reading in self._readings.items() if case_id not in cases}
         unmeasured = "not measured yet" if self.status == "running" else "the run ended before it"
         for case_id, case in cases.items():
-            row = {"case_id": case_id, **asdict(case)}
+            row = {"case_id": case_id, **asdict(case), "variant": case.variant}
             if case_id in self._readings:
                 yield row | _findings(self._readings[case_id])
             elif case_id in failures:

@@ -32,7 +32,7 @@ _ABSENT = ("skipped", "missing")
 _STYLES = {"ok": "", "wrong": "bold red", "failed": "red"}
 
 #: Columns of the tables for people that hold words, and those given up first where the terminal is narrow.
-_WORDS = ("mode", "backend", "dtype", "status")
+_WORDS = ("mode", "backend", "dtype", "variant", "status")
 _DISPENSABLE = ("S", "T", "dtype", "iterations", "traffic", "from", "to", "algbw", "spread")
 
 
@@ -102,11 +102,11 @@ def write_torchft(runs: Sequence[Run], rate: str, file: TextIO) -> None:
     for run in runs:
         cases = run.summaries()
         cases = cases[cases["status"] == "ok"]
-        for (mode, backend, world_size, dtype), group in cases.groupby(
-            ["mode", "backend", "world_size", "dtype"], sort=False
+        for (mode, backend, world_size, dtype, variant), group in cases.groupby(
+            ["mode", "backend", "world_size", "dtype", "variant"], sort=False
         ):
             host = ",".join(run.hosts)
-            file.write(f"# {mode=!s} {backend=!s} world_size={world_size} {dtype=!s} {host=!s} run={run.id}\n\n")
+            file.write(f"# {mode=!s} {backend=!s} {world_size=} {dtype=!s} {variant=!s} {host=!s} run={run.id}\n\n")
             for streams, lines in group.groupby("streams"):
                 file.write(f"count={streams}\n\n")
                 for case in lines.sort_values("tensor_bytes").to_dict("records"):
@@ -222,9 +222,10 @@ def _main_numbers(run: Run, rate: str) -> pd.DataFrame:
     """A table of texts: one row for each case that was started."""
     import pandas as pd
 
-    return pd.DataFrame(
-        [_main_row(case, rate) for case in _plain(run.summaries(rate)) if case["status"] not in _ABSENT]
-    )
+    cases = [case for case in _plain(run.summaries(rate)) if case["status"] not in _ABSENT]
+    table = pd.DataFrame([_main_row(case, rate) for case in cases])
+    usual = not any(case["variant"] for case in cases)
+    return table.drop(columns="variant", errors="ignore") if usual else table
 
 
 def _main_row(case: dict[str, Any], rate: str) -> dict[str, str]:
@@ -240,6 +241,7 @@ def _main_row(case: dict[str, Any], rate: str) -> dict[str, str]:
         "N": str(case["world_size"]),
         "K": str(case["streams"]),
         "dtype": case["dtype"],
+        "variant": case["variant"],
         "tensor": format_bytes(case["tensor_bytes"]),
         "S": about_bytes(case["message_bytes"]),
         "T": about_bytes(case["transmit_bytes"]),

@@ -24,6 +24,7 @@ def make_case(
     world_size: int = 2,
     tensor_bytes: int = 1 << 20,
     dtype: str = "float32",
+    **axes: Any,
 ) -> Case:
     assert tensor_bytes % DTYPES[dtype] == 0
     formulas = MODES[mode]
@@ -33,6 +34,7 @@ def make_case(
         streams=streams,
         world_size=world_size,
         dtype=dtype,
+        **axes,
         tensor_bytes=tensor_bytes,
         message_bytes=int(tensor_bytes * formulas.message_ratio(world_size)),
         transmit_bytes=int(tensor_bytes * formulas.transmit_ratio(world_size)),

@@ -56,6 +56,12 @@ def test_a_difference_within_the_noise_is_not_clear(tmp_path: Path) -> None:
     assert speedups(run.summaries())["clear"].tolist() == [False, False]
 
 
+def test_variants_are_not_compared(tmp_path: Path) -> None:
+    plan = [make_case("allreduce", "parallel_gloo", 1), make_case("allreduce", "parallel_gloo", 2, chunks=4)]
+    cases = load_run(make_run(tmp_path / "run", plan).path).summaries()
+    assert speedups(cases)["streams"].tolist() == [1]
+
+
 def test_without_one_stream_there_is_no_speed_up(tmp_path: Path) -> None:
     plan = [make_case("allreduce", "parallel_gloo", streams) for streams in (2, 4)]
     cases = load_run(make_run(tmp_path / "run", plan).path).summaries()

@@ -226,9 +226,12 @@ def test_no_figure_without_data(tmp_path: Path) -> None:
     ]
 
 
-def test_dtypes_are_never_mixed(tmp_path: Path) -> None:
-    run = load_run(make_run(tmp_path / "run", [make_case(dtype="float32"), make_case(dtype="bfloat16")]).path)
-    assert [name for name, _ in draw(run)] == ["bandwidth-allreduce", "bandwidth-allreduce-bfloat16"]
+def test_variants_are_never_mixed(tmp_path: Path) -> None:
+    cases = [make_case(), make_case(dtype="bfloat16"), make_case(chunks=2), make_case(malloc="keep")]
+    run = load_run(make_run(tmp_path / "run", cases).path)
+    figures = dict(draw(run))
+    assert list(figures) == [f"bandwidth-allreduce{end}" for end in ("", "-bfloat16", "-c2", "-malloc_keep")]
+    assert any(" · c2 · " in text.get_text() for text in figures["bandwidth-allreduce-c2"].texts)
 
 
 def test_what_is_not_drawn_is_said(tmp_path: Path) -> None:

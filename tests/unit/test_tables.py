@@ -85,7 +85,9 @@ def test_the_summary_lies_beside_the_record(run: Run) -> None:
 
 def test_torchft_prints_the_seed_s_lines_with_its_arithmetic(run: Run) -> None:
     lines = printed("torchft", run).splitlines()
-    assert lines[0].startswith("# mode=allreduce backend=parallel_gloo world_size=2 dtype=float32 host=alpha run=")
+    assert lines[0].startswith(
+        "# mode=allreduce backend=parallel_gloo world_size=2 dtype=float32 variant= host=alpha run="
+    )
     assert [line for line in lines if line.startswith("count")] == ["count=1", "count=4"]
     assert lines[lines.index("count=4") + 2] == (
         "transport='TCP' device='cpu' iters=20 nelem=1000000 qps=500.0 gb=0.004 bandwidth_gbps=16.0"
