@@ -16,7 +16,7 @@ import typer
 
 import netbench
 from netbench import config as configuration
-from netbench.errors import NetbenchError, Stopped, UsageError, did_you_mean
+from netbench.errors import NetbenchError, Stopped, UsageError
 from netbench.plan import Plan, make_plan
 from netbench.registry import Registry, Thing
 from netbench.units import format_bytes
