@@ -138,6 +138,10 @@ class RunFolder:
     def rank_error(self, launch: int, rank: int) -> Path:
         return self.logs / f"launch-{launch}.rank-{rank}.error.json"
 
+    def rank_errors(self, launch: int) -> Iterator[Path]:
+        """The reports of the ranks of a launch that ended early."""
+        return self.logs.glob(f"launch-{launch}.rank-*.error.json")
+
     def finished(self) -> set[str]:
         """Ids of the cases whose samples are on disk."""
         return {path.stem for path in self.samples.glob("*.parquet")}

@@ -29,6 +29,10 @@ from netbench.record import Failure, LabFacts, Launch, Manifest, RunFolder, crea
 from netbench.signals import stopping
 from netbench.units import about_seconds
 
+#: Once a rank has said why it ended, the others have this long to end too, seconds. torchrun would wait 30 s for one
+#: that is stopped.
+_BROKEN_S = 5.0
+
 #: How often the parent looks for news, seconds. It must not disturb what is measured beside it.
 _POLL_S = 0.25
 
@@ -203,6 +207,7 @@ class _Follower:
         self._events = EventReader(sweep.folder.events(job.launch))
         self._last_sign = time.monotonic()
         self._limit_s = _START_LIMIT_S + _START_LIMIT_PER_RANK_S * job.world_size
+        self._broken_at: float | None = None
         #: The case that has been started and has not ended yet.
         self.under_way: str | None = None
 
@@ -213,11 +218,19 @@ class _Follower:
             self._hear()
             if ended:
                 return "" if self._process.returncode == 0 else self._why()
+            if self._is_broken_for_good():
+                return self._why()
             silent_s = time.monotonic() - self._last_sign
             if silent_s > self._limit_s:
                 return f"no sign of life from rank 0 for {about_seconds(silent_s)}; the launch was ended"
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_POLL_S)
+
+    def _is_broken_for_good(self) -> bool:
+        """Whether a rank has reported its end, and all had time to follow it."""
+        if self._broken_at is None and any(self._sweep.folder.rank_errors(self._job.launch)):
+            self._broken_at = time.monotonic()
+        return self._broken_at is not None and time.monotonic() - self._broken_at > _BROKEN_S
 
     def _hear(self) -> None:
         for event in self._events.new():
@@ -237,9 +250,9 @@ class _Follower:
         if killed := _killed_ranks(log):
             return "; ".join(killed)
         reports = []
-        for rank in range(self._job.world_size):
+        for report in folder.rank_errors(launch):
             with suppress(OSError, ValueError):
-                reports.append(json.loads(folder.rank_error(launch, rank).read_text()))
+                reports.append(json.loads(report.read_text()))
         if reports:
             # A rank that lost its peer says so at once; the peer's own reason is the cause.
             cause = min(reports, key=lambda report: ("Connection closed" in report["error"], report["at"]))
