@@ -35,12 +35,22 @@ HOST_INTERFACE = "lab0"
 SWITCH_INTERFACE = "switch0"
 
 # RFC 2544 sets 198.18.0.0/15 aside for benchmarks, so no address here is that of a real host.
+_NETWORK = "198.18.0.0"
 _PREFIX_LENGTH = 24
 _SWITCH_ADDRESS = "198.18.0.254"
 
 #: A switch's queue in front of a host; what does not fit is lost, as in a real one.
-_QUEUE_S = 0.05
-_LEAST_QUEUE_BYTES = 256 * 1024
+_SWITCH_QUEUE_S = 0.05
+_LEAST_SWITCH_QUEUE_BYTES = 256 * 1024
+
+#: A host loses nothing of its own: TCP keeps what each socket has queued far below this.
+_HOST_QUEUE_BYTES = 64 * 1024 * 1024
+
+#: Linux's default. Pinned, so that a lab is the same on all machines: BBR, some machines' default, gives way to its
+#: own probing and leaves up to a third of a link unused when both directions are busy.
+_CONGESTION_CONTROL = "cubic"
+_LINK_SCOPE = 253
+_NO_PREFIX_ROUTE = 0x200  # IFA_F_NOPREFIXROUTE: the address brings no route, since ours says more
 
 # Handles of queues and classes, written 1:0, 1:1 and so on by tc.
 _ROOT = 0x10000
@@ -73,7 +83,8 @@ def build(spec: LabSpec) -> tuple[str, list[Host]]:
         with IPRoute() as switch:
             with _needs("a bridge", "bridge"):
                 switch.link("add", ifname=SWITCH_INTERFACE, kind="bridge", mtu=MTU_BYTES)
-            bridge = _up(switch, SWITCH_INTERFACE, _SWITCH_ADDRESS)
+            bridge = _up(switch, SWITCH_INTERFACE)
+            _give_address(switch, bridge, _SWITCH_ADDRESS)
             _up(switch, "lo")
             return _SWITCH_ADDRESS, [_add_host(spec, index, switch, bridge, here) for index in range(spec.hosts)]
     finally:
@@ -98,30 +109,48 @@ def _add_host(spec: LabSpec, index: int, switch: Any, bridge: int, here: int) ->
         _limit_down(switch, down, spec)
         _up(switch, port)
         with IPRoute() as inside:  # a netlink socket speaks for the namespace in which it was opened
-            up = inside.link_lookup(ifname=HOST_INTERFACE)[0]
-            if spec.flow_bit_s is None:
-                _add_bucket(inside, up, spec.rate_bit_s)
-            else:
-                _add_flow_classes(inside, up, spec.rate_bit_s, spec.flow_bit_s)
-                _number_connections()
             _up(inside, "lo")
-            _up(inside, HOST_INTERFACE, host.address)
+            up = _up(inside, HOST_INTERFACE)
+            _limit_up(inside, up, spec)
+            _give_address(inside, up, host.address)
         return host
     finally:
         namespaces.enter_open(here, namespaces.NETWORK)
 
 
-def _up(link: Any, interface: str, address: str | None = None) -> int:
+def _up(link: Any, interface: str) -> int:
     index = int(link.link_lookup(ifname=interface)[0])
-    if address is not None:
-        link.addr("add", index=index, address=address, prefixlen=_PREFIX_LENGTH)
     link.link("set", index=index, state="up")
     return index
 
 
+def _give_address(link: Any, index: int, address: str) -> None:
+    link.addr("add", index=index, address=address, prefixlen=_PREFIX_LENGTH, IFA_FLAGS=_NO_PREFIX_ROUTE)
+    route = {"dst": f"{_NETWORK}/{_PREFIX_LENGTH}", "oif": index, "prefsrc": address, "scope": _LINK_SCOPE}
+    try:
+        link.route("add", **route, metrics={"cc_algo": _CONGESTION_CONTROL})
+    except NetlinkError:
+        # A kernel without it: the lab is as good, and the sockets tell what they use.
+        link.route("add", **route)
+
+
+def _limit_up(host: Any, index: int, spec: LabSpec) -> None:
+    """What a host sends: never more than the link, nor more than the cap of each connection."""
+    slowest = spec.flow_bit_s or spec.rate_bit_s
+    # TCP hands down packets of up to 64 KiB to be cut by the interface. Larger than the bucket they would be cut in
+    # front of it, at some cost; larger than half of it they would leave in clumps.
+    host.link("set", index=index, gso_max_size=min(64 * 1024, burst_bytes(slowest) // 2))
+    if spec.flow_bit_s is None:
+        _add_bucket(host, index, spec.rate_bit_s, _HOST_QUEUE_BYTES)
+    else:
+        _add_flow_classes(host, index, spec.rate_bit_s, spec.flow_bit_s)
+        _number_connections()
+
+
 def _limit_down(switch: Any, port: int, spec: LabSpec) -> None:
+    queue_bytes = max(_LEAST_SWITCH_QUEUE_BYTES, int(spec.rate_bit_s / 8 * _SWITCH_QUEUE_S))
     if not spec.delay_us and not spec.loss_ppm:
-        _add_bucket(switch, port, spec.rate_bit_s)
+        _add_bucket(switch, port, spec.rate_bit_s, queue_bytes)
         return
     # Delay sits at the receiving end: at the sending one it would hide the queue from TCP's own limit on what a
     # socket may have queued. Its limit counts packets; it only has to hold what is under way, with room to spare.
@@ -136,10 +165,10 @@ def _limit_down(switch: Any, port: int, spec: LabSpec) -> None:
             loss=spec.loss_ppm / 10_000,
             limit=1000 + under_way,
         )
-    _add_bucket(switch, port, spec.rate_bit_s, parent=_LINK_CLASS, handle=_NETEM_CHILD)
+    _add_bucket(switch, port, spec.rate_bit_s, queue_bytes, parent=_LINK_CLASS, handle=_NETEM_CHILD)
 
 
-def _add_bucket(link: Any, index: int, rate_bit_s: int, **place: int) -> None:
+def _add_bucket(link: Any, index: int, rate_bit_s: int, queue_bytes: int, **place: int) -> None:
     """A token bucket as the interface's queue, or at ``place`` within it."""
     with _needs("a token bucket", "sch_tbf"):
         link.tc(
@@ -148,7 +177,7 @@ def _add_bucket(link: Any, index: int, rate_bit_s: int, **place: int) -> None:
             index,
             rate=rate_bit_s // 8,
             burst=burst_bytes(rate_bit_s),
-            limit=max(_LEAST_QUEUE_BYTES, int(rate_bit_s / 8 * _QUEUE_S)),
+            limit=queue_bytes,
             **(place or {"handle": _ROOT}),
         )
 
