@@ -81,6 +81,9 @@ def sweep(
     chunks: Annotated[str | None, _axis("chunks", "Operations that carry each stream's part, in turn.")] = None,
     entry_delays: Annotated[str | None, _axis("entry_delays", "How much later the last rank begins, as 0,5ms.")] = None,
     mallocs: Annotated[str | None, _axis("mallocs", "Memory of freed buffers: default, or keep it.")] = None,
+    timelines: Annotated[
+        str | None, _axis("timelines", "Read the interface's counters so often during a case, as 0,2ms.")
+    ] = None,
     iterations: Annotated[str | None, _axis("iterations", "Timed iterations a case.")] = None,
     warmup: Annotated[str | None, _axis("warmup", "Iterations before them, recorded but not counted.")] = None,
     pause: Annotated[str | None, _axis("pause", "Between iterations, as 0.1 or 100ms.")] = None,

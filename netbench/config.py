@@ -92,6 +92,13 @@ def _seconds(value: object) -> object:
     return parse_seconds(value) if isinstance(value, str) else _no_truth(value)
 
 
+def _timeline(item: object) -> Iterable[float]:
+    seconds = parse_seconds(str(item))
+    if seconds and not 0.001 <= seconds <= 10:
+        raise ValueError(f"{item} is not a timeline's period; use 1ms to 10s, or 0 for none")
+    return [seconds]
+
+
 def _lab(value: object) -> object:
     return value if value is None else str(LabSpec.parse(str(value)))
 
@@ -120,6 +127,7 @@ class SweepConfig(BaseModel):
     iterations: Count = Field(20, ge=1, le=1_000_000)
     warmup: Count = Field(3, ge=0, le=1_000_000)
     pause: Seconds = Field(0.0, ge=0, le=3600)
+    timelines: Annotated[list[float], _each(_timeline)] = [0.0]
     timeout: Seconds = Field(60.0, gt=0, le=86400)
     interface: str | None = Field(None, min_length=1)
     lab: Annotated[str | None, BeforeValidator(_lab)] = None

@@ -131,9 +131,9 @@ def algbw(cases: pd.DataFrame, time_s: pd.Series[float]) -> pd.Series[float]:
 
 @_metric("bus bandwidth", None, "higher")
 def busbw(cases: pd.DataFrame, time_s: pd.Series[float]) -> pd.Series[float]:
-    """algbw times the mode's bus factor: comparable with the link, whatever N; null at N=1."""
+    """algbw times the mode's bus factor: comparable with the link, whatever N; null where nothing is sent."""
     factor = _by_mode(cases, lambda mode, world_size: mode.bus_factor(world_size))
-    return (algbw(cases, time_s) * factor).where(cases["world_size"] > 1)
+    return (algbw(cases, time_s) * factor).where(cases["transmit_bytes"] > 0)
 
 
 @_metric("iterations per second", PER_SECOND, "higher")

@@ -36,7 +36,8 @@ class Point:
     """A point of a sweep but for its size.
 
     ``chunks`` is how many operations carry each lane's part, one behind the other; ``entry_delay_us`` is how much later
-    than the others the last rank begins; ``malloc`` is one of MALLOCS.
+    than the others the last rank begins; ``malloc`` is one of MALLOCS; ``timeline_us`` is how often the interface's
+    counters are read meanwhile, 0 for never.
     """
 
     mode: str
@@ -56,6 +57,7 @@ class Point:
     @property
     def variant(self) -> str:
         """What is not as usual, such as ``bfloat16-c2``; cases of different variants are never compared unsaid."""
+    timeline_us: int = 0
         parts = []
         if self.dtype != "float32":
             parts.append(self.dtype)
@@ -70,10 +72,12 @@ class Point:
     @property
     def is_usual(self) -> bool:
         """Whether nothing but mode, backend, streams, world size, dtype and size sets it apart."""
-        return (self.chunks, self.entry_delay_us, self.malloc) == (1, 0, "default")
+        return (self.chunks, self.entry_delay_us, self.malloc, self.timeline_us) == (1, 0, "default", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
+        if self.timeline_us:
+            parts.append(f"timeline{self.timeline_us}us")
 class Case(Point):
     """One point of a sweep that can be measured.
 

@@ -336,3 +336,34 @@ class AllToAll(Mode):
             for source in range(world_size):
                 view = buffers.outputs[0][part.start + source * size : part.start + (source + 1) * size]
                 yield Expected(view, part.start + rank * size, [source])
+
+
+@_mode
+class Copy(Mode):
+    """Each rank copies its tensor within its own memory, all at once; nothing is sent: what a copy costs here."""
+
+    name = "copy"
+
+    def transmit_ratio(self, world_size: int) -> Fraction:
+        return Fraction(0)
+
+    def bus_factor(self, world_size: int) -> Fraction:
+        return Fraction(0)
+
+    def memory_ratio(self, world_size: int) -> Fraction:
+        return Fraction(2)
+
+    def buffers(self, make: Callable[[int], torch.Tensor], elements: int, world_size: int) -> Buffers:
+        return Buffers(make(elements), [make(elements)])
+
+    def steps(self, lane: Lane, buffers: Buffers, part: slice) -> list[Step]:
+        target, source = buffers.outputs[0][part], buffers.input[part]
+
+        def copy() -> Sequence[Any]:
+            target.copy_(source)
+            return []
+
+        return [copy]
+
+    def expected(self, buffers: Buffers, rank: int, world_size: int, parts: Sequence[slice]) -> Iterator[Expected]:
+        yield Expected(buffers.outputs[0], 0, [rank])

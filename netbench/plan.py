@@ -41,6 +41,12 @@ class Plan:
             )
         return Plan(cases, skips)
 
+    def and_also(self, other: Plan) -> Plan:
+        """This plan and what ``other`` has beside it."""
+        cases = {case.id: case for case in (*self.cases, *other.cases)}
+        skips = {skip.id: skip for skip in (*self.skips, *other.skips) if skip.id not in cases}
+        return Plan(tuple(cases.values()), tuple(skips.values()))
+
     def without(self, skips: Iterable[Skip]) -> Plan:
         """The plan with some of its cases turned into skips."""
         added = {skip.id: skip for skip in skips}
@@ -73,7 +79,7 @@ def make_plan(config: SweepConfig) -> Plan:
 
 def _points(config: SweepConfig) -> Iterator[Point]:
     """The product of all axes but the sizes; an axis of Point is a key of SweepConfig in the plural."""
-    for mode, world_size, backend, streams, dtype, chunks, delay, malloc in product(
+    for mode, world_size, backend, streams, dtype, chunks, delay, malloc, timeline in product(
         config.modes,
         config.world_sizes,
         config.backends,
@@ -82,6 +88,7 @@ def _points(config: SweepConfig) -> Iterator[Point]:
         config.chunks,
         config.entry_delays,
         config.mallocs,
+        config.timelines,
     ):
         yield Point(
             mode=mode,
@@ -92,6 +99,7 @@ def _points(config: SweepConfig) -> Iterator[Point]:
             chunks=chunks,
             entry_delay_us=round(delay * 1e6),
             malloc=malloc,
+            timeline_us=round(timeline * 1e6),
         )
 
 

@@ -41,6 +41,9 @@ MEASURED = (
     "minor_faults",
 )
 
+#: What is read at once for a timeline: the monotonic clock, and the interface's counters of bytes, headers included.
+TIMELINE = ("at_ns", "sent_bytes", "received_bytes")
+
 
 class Failure(BaseModel):
     """A case that was started and did not finish."""
@@ -125,6 +128,9 @@ class RunFolder:
 
     def sample_file(self, case_id: str) -> Path:
         return self.samples / f"{case_id}.parquet"
+
+    def timeline_file(self, case_id: str) -> Path:
+        return self.path / "timeline" / f"{case_id}.parquet"
 
     def log(self, launch: int) -> Path:
         return self.logs / f"launch-{launch}.log"
@@ -257,20 +263,48 @@ def samples_table(
             columns["phase"] = pa.DictionaryArray.from_arrays(pa.array(rows[:, index].astype(np.int8)), phases)
         else:
             columns[name] = pa.array(rows[:, index])
-    metadata = {
-        "netbench.schema_version": str(SCHEMA_VERSION),
-        "netbench.run_id": run_id,
-        "netbench.case": json.dumps(asdict(case), allow_nan=False),
-        "netbench.facts": json.dumps(facts, allow_nan=False),
-    }
-    return pa.table(columns, metadata=metadata)
+    return pa.table(columns, metadata=_metadata(run_id, case) | {"netbench.facts": json.dumps(facts, allow_nan=False)})
 
 
 def write_samples(folder: RunFolder, case: Case, table: pyarrow.Table) -> None:
     """Puts a finished case on disk, whole or not at all. Raises StorageError."""
+    _write_table(folder.sample_file(case.id), table)
+
+
+def timeline_table(run_id: str, case: Case, readings: Sequence[tuple[int, numpy.ndarray]]) -> pyarrow.Table:
+    """One row per rank per reading; ``readings`` has each rank's int64 array of shape (readings, len(TIMELINE))."""
+    import numpy as np
+    import pyarrow as pa
+
+    ranks = np.repeat([rank for rank, _ in readings], [len(array) for _, array in readings])
+    rows = np.concatenate([array for _, array in readings])
+    columns = {"rank": pa.array(ranks.astype(np.int64))}
+    columns |= {name: pa.array(rows[:, index]) for index, name in enumerate(TIMELINE)}
+    return pa.table(columns, metadata=_metadata(run_id, case))
+
+
+def write_timeline(folder: RunFolder, case: Case, table: pyarrow.Table) -> None:
+    """Puts a case's readings beside its samples, and before them. Raises StorageError."""
+    path = folder.timeline_file(case.id)
+    try:
+        path.parent.mkdir(exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{path.parent}: cannot be made: {error.strerror}") from None
+    _write_table(path, table)
+
+
+def _metadata(run_id: str, case: Case) -> dict[str, str]:
+    return {
+        "netbench.schema_version": str(SCHEMA_VERSION),
+        "netbench.run_id": run_id,
+        "netbench.case": json.dumps(asdict(case), allow_nan=False),
+    }
+
+
+def _write_table(path: Path, table: pyarrow.Table) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
-    write_atomically(folder.sample_file(case.id), sink.getvalue().to_pybytes())
+    write_atomically(path, sink.getvalue().to_pybytes())

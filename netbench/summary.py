@@ -24,7 +24,7 @@ from netbench.errors import RecordError, UsageError
 from netbench.metrics import DEFAULT_RATE, evaluate
 from netbench.model import Case
 from netbench.modes import MODES
-from netbench.record import SCHEMA_VERSION, Manifest, RunFolder
+from netbench.record import SCHEMA_VERSION, TIMELINE, Manifest, RunFolder
 from netbench.statistics import Nanoseconds, Statistics, describe, headline_ns
 
 _CASE_COLUMNS = tuple(field.name for field in fields(Case))
@@ -45,6 +45,7 @@ _INTEGERS = (
     "world_size",
     "chunks",
     "entry_delay_us",
+    "timeline_us",
     "parts",
     "iterations",
     "wrong_elements",
@@ -142,6 +143,14 @@ class Run:
         repeated = constant.loc[np.repeat(np.arange(len(rows)), rows)].reset_index(drop=True)
         parts: list[pd.DataFrame] = [repeated, measured.to_pandas()]
         return pd.concat(parts, axis=1)
+
+    def timeline(self, case_id: str) -> pd.DataFrame:
+        """What a case's ranks read from their interfaces' counters, in order of rank and time; empty if none did."""
+        path = self.folder.timeline_file(self._finished(case_id))
+        if not path.is_file():
+            return pd.DataFrame(columns=["rank", *TIMELINE], dtype="int64")
+        table: pd.DataFrame = _open(path).read().to_pandas()
+        return table
 
     def ranks(self) -> pd.DataFrame:
         """One row for each rank of each finished case: host, and counters over the timed iterations."""

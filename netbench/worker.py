@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,15 @@ from netbench.model import Case, split
 from netbench.modes import MODES
 from netbench.payload import Payload
 from netbench.processes import die_with_parent
-from netbench.record import RunFolder, samples_table, write_samples
+from netbench.record import (
+    TIMELINE,
+    RunFolder,
+    samples_table,
+    timeline_table,
+    write_samples,
+    write_timeline,
+)
+from netbench.timeline import Recorder
 
 #: A rank without a part in the cases under way waits this long for its next one. The parent watches for signs of
 #: life and ends the launch much earlier; this only bounds a worker that was started by hand.
@@ -85,9 +94,12 @@ class Worker:
         if reason := self._memory_refusal(case, control):
             self.events.tell("skipped", case_id=case.id, reason=reason)
             return
-        samples, facts = self._measure(case, control)
+        recorder = Recorder(self.place.interface, case.timeline_us / 1e6) if case.timeline_us else None
+        samples, facts = self._measure(case, control, recorder or nullcontext())
         told = control.tell_all(facts)
         gathered = control.gather(samples)
+        if recorder:
+            self._record_timeline(case, control, recorder.readings)
         if self.rank == 0:
             self._record(case, gathered, told)
 
@@ -100,13 +112,15 @@ class Worker:
                 return f"{machine}: {reason}"
         return None
 
-    def _measure(self, case: Case, control: Control) -> tuple[np.ndarray, dict[str, Any]]:
+    def _measure(
+        self, case: Case, control: Control, meanwhile: AbstractContextManager[object]
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         mode, job = MODES[case.mode], self.job
         lanes, connections = self.lanes(case)
         block = mode.block(case.world_size)
         parts = [
             split(part.stop - part.start, case.chunks, block, part.start)
-            for part in split(case.elements, case.streams, block)
+            for part in split(case.elements, len(lanes.lanes), block)
         ]
         pieces = [chunk for chunks in parts for chunk in chunks]
         buffers = mode.buffers(tensor_maker(lanes.device, case.dtype), case.elements, case.world_size)
@@ -140,23 +154,36 @@ class Worker:
         warm = iterations(job.warmup, True)
         control.barrier()
         before = wire.traffic(connections)
-        timed = iterations(job.iterations, False)
+        with meanwhile:
+            timed = iterations(job.iterations, False)
         control.barrier()
         after = wire.traffic(connections)
         wrong += check(1)
+        schedule, used = lanes.choice() if lanes.choice else (None, len(parts))
         carried = after - before if before and after else None
         facts = {
             "rank": self.rank,
             "host": self.place.host,
             "takes_part": takes_part,
             "wrong_elements": wrong,
-            "parts": len(parts),
+            "parts": used,
+            "schedule": schedule,
             "connections": len(connections),
             "wire_sent_bytes": carried.sent_bytes if carried else None,
             "wire_received_bytes": carried.received_bytes if carried else None,
             "retransmits": carried.retransmits if carried else None,
         }
         return np.concatenate([warm, timed]), facts
+
+    def _record_timeline(self, case: Case, control: Control, readings: np.ndarray) -> None:
+        # Only arrays of one common shape can be gathered, and the ranks have not read equally often.
+        counts = control.tell_all(len(readings))
+        padded = np.zeros((max(counts), len(TIMELINE)), np.int64)
+        padded[: len(readings)] = readings
+        gathered = control.gather(padded)
+        if self.rank == 0:
+            whole = [(rank, array[:count]) for rank, (array, count) in enumerate(zip(gathered, counts, strict=True))]
+            write_timeline(self.folder, case, timeline_table(self.job.run_id, case, whole))
 
     def _record(self, case: Case, gathered: list[np.ndarray], told: list[dict[str, Any]]) -> None:
         ranks = [facts for facts in told if facts["takes_part"]]
@@ -165,6 +192,7 @@ class Worker:
             "status": "wrong" if wrong else "ok",
             "wrong_elements": wrong,
             "parts": ranks[0]["parts"],
+            "schedule": ranks[0]["schedule"],
             "pause_s": self.job.pause_s,
             "interface": self.place.interface,
             "lab": self.job.lab,

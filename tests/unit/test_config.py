@@ -26,6 +26,7 @@ WRITTEN: dict[str, tuple[str, str, Any]] = {
     "chunks": ("1,4", "[1, 4]", [1, 4]),
     "entry_delays": ("0,5ms", '[0, "5ms"]', [0.0, 0.005]),
     "mallocs": ("keep", '["keep"]', ["keep"]),
+    "timelines": ("0,2ms", '[0, "2ms"]', [0.0, 0.002]),
     "sizes_of": ("transmit", '"transmit"', "transmit"),
     "iterations": ("7", "7", 7),
     "warmup": ("0", "0", 0),
@@ -66,6 +67,7 @@ WRONG: dict[str, list[tuple[str | None, str | None, str, str]]] = {
     "chunks": [("0", "0", "0", "whole numbers from 1")],
     "entry_delays": [("11", "11", "11", "0 to 10 s"), ("later", '["later"]', "'later'", "100ms")],
     "mallocs": [("kept", '"kept"', "'kept'", "did you mean 'keep'?")],
+    "timelines": [("1us", '"1us"', "1us", "1ms to 10s"), ("often", '["often"]', "'often'", "100ms")],
     "sizes_of": [
         ("tensors", '"tensors"', "'tensors'", "did you mean 'tensor'?"),
         (None, "[1]", "[1]", "known: tensor"),

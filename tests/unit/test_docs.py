@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from synthetic import make_case
 
-from netbench.record import MEASURED, Failure, Launch, Manifest, samples_table
+from netbench.record import MEASURED, TIMELINE, Failure, Launch, Manifest, samples_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -30,5 +30,5 @@ def test_every_sample_column_and_footer_key_is_explained() -> None:
     np = pytest.importorskip("numpy")
     table = samples_table("run", make_case(), [(0, np.zeros((1, len(MEASURED)), np.int64))], {})
     text = (DOCS / "results-format.md").read_text(encoding="utf-8")
-    names = [*table.schema.names, *(key.decode() for key in table.schema.metadata)]
+    names = [*table.schema.names, *TIMELINE, *(key.decode() for key in table.schema.metadata)]
     assert [name for name in names if f"`{name}`" not in text] == []

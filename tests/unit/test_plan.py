@@ -36,6 +36,7 @@ CONFIGS = st.builds(
     chunks=numbers(4),
     entry_delays=st.sampled_from([[0], [0, "1ms"]]),
     mallocs=some(list(MALLOCS)),
+    timelines=st.sampled_from([[0], [0, "2ms"]]),
     sizes=st.lists(st.integers(1, 64) | st.integers(1, 2**40), min_size=1, max_size=4, unique=True),
     sizes_of=st.sampled_from(SIZE_KINDS),
 )
