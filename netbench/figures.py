@@ -12,6 +12,7 @@ import math
 import textwrap
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,11 @@ if TYPE_CHECKING:
 #: Messages up to this many bytes are small: their time is latency, not bandwidth.
 _SMALL_BYTES = 64 * 1024
 
-_FORMATS = ("png", "svg")
+#: What each picture is written as: no date, so that the same record gives the same file; PNG packed for speed.
+_FORMATS: dict[str, dict[str, Any]] = {
+    "png": {"pil_kwargs": {"compress_level": 2}},
+    "svg": {"metadata": {"Date": None}},
+}
 _INCHES = (12.8, 7.2)
 _DPI = 150
 _MARKERS = "os^DvPX*<>"
@@ -100,9 +105,9 @@ def write_plots(runs: Iterable[Run], rate: str = DEFAULT_RATE) -> list[Path]:
             raise StorageError(f"{run.folder.plots}: cannot be made: {error.strerror}") from None
         with matplotlib.rc_context(_STYLE):
             for name, figure in draw(run, rate):
-                for suffix in _FORMATS:
+                for suffix, options in _FORMATS.items():
                     image = io.BytesIO()
-                    figure.savefig(image, format=suffix, dpi=_DPI, metadata={"Date": None} if suffix == "svg" else {})
+                    figure.savefig(image, format=suffix, dpi=_DPI, **options)
                     path = run.folder.plots / f"{name}.{suffix}"
                     write_atomically(path, image.getvalue())
                     paths.append(path)
@@ -185,38 +190,45 @@ def speedup(material: Material) -> Iterator[tuple[str, Figure]]:
 @_figure
 def best_streams(material: Material) -> Iterator[tuple[str, Figure]]:
     """The fastest stream count for each size and world size, shaded by its speed-up over one stream."""
-    from matplotlib.colors import Normalize
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm
 
     from netbench import comparisons
 
+    greys = LinearSegmentedColormap.from_list("light", ["white", "0.5"])  # black text stays readable on all of it
     best = comparisons.best_streams(material.cases)
+    doubtful = (best["streams"] > 1) & ~(best["clear"] & (best["speedup"] > 1))
+    best = best.assign(text=[f"({k})" if doubt else f"{k}" for k, doubt in zip(best["streams"], doubtful, strict=True)])
     for (mode, backend, variant), cases in _groups(best, "mode", "backend", "variant"):
         page = _Page(
             material, cases, f"{mode}: fastest stream count", "in brackets: not clearly faster than one stream"
         )
         [axes] = page.grid(1)
-        shade = Normalize(1, max(2.0, cases["speedup"].max()))
-        table = cases.pivot(index="world_size", columns="tensor_bytes", values="speedup")
-        columns, worlds = list(table.columns), list(table.index)
-        image = axes.imshow(table.to_numpy(float), aspect="auto", cmap="Greys", norm=shade, origin="lower")
-        for case in cases.to_dict("records"):
-            doubtful = case["streams"] > 1 and not (case["clear"] and case["speedup"] > 1)
-            axes.text(
-                columns.index(case["tensor_bytes"]),
-                worlds.index(case["world_size"]),
-                f"({case['streams']})" if doubtful else str(case["streams"]),
-                color="white" if shade(case["speedup"]) > 0.5 else "black",
-                fontsize=min(16, 430 / len(columns)),
-                ha="center",
-                va="center",
-            )
-        every = math.ceil(len(columns) / 12)
-        axes.set_xticks(range(0, len(columns), every), [about_bytes(float(size)) for size in columns[::every]])
-        axes.set_yticks(range(len(worlds)), [str(ranks) for ranks in worlds])
+        table = cases.pivot(index="world_size", columns="tensor_bytes", values=["text", "speedup"])
+        sizes, most = list(table["text"].columns), max(2.0, cases["speedup"].max())
+        shade = LogNorm(1, most, clip=True)
+        image = axes.imshow(table["speedup"].to_numpy(float), aspect="auto", cmap=greys, norm=shade, origin="lower")
+        for row, texts in enumerate(table["text"].astype(object).to_numpy().tolist()):
+            start = 0
+            # Neighbours of one count are labelled once, so that many sizes stay readable.
+            for text, cells in groupby(texts):
+                width = len(list(cells))
+                if isinstance(text, str):
+                    fontsize = min(16, 600 * width / len(sizes) / max(2, len(text)))
+                    axes.text(start + (width - 1) / 2, row, text, fontsize=fontsize, ha="center", va="center")
+                start += width
+                axes.plot([start - 0.5] * 2, [row - 0.5, row + 0.5], color="black", linewidth=1)
+        every = math.ceil(len(sizes) / 9)
+        axes.set_xticks(range(0, len(sizes), every), [about_bytes(float(size)) for size in sizes[::every]])
+        axes.set_yticks(range(len(table)), [str(ranks) for ranks in table.index])
+        axes.set_xlim(-0.5, len(sizes) - 0.5)
+        axes.set_ylim(-0.5, len(table) - 0.5)
         axes.set_xlabel("tensor per rank (bytes)")
         axes.set_ylabel("world size (ranks)")
         axes.grid(False)
-        page.figure.colorbar(image, ax=axes, label="speed-up over one stream (ratio)", pad=0.015)
+        bar = page.figure.colorbar(image, ax=axes, label="speed-up over one stream (ratio)", pad=0.015)
+        bar.minorticks_off()
+        ticks = [tick for tick in (1, 1.5, 2, 3, 5, 8, 12, 20) if tick <= most]
+        bar.set_ticks(ticks, labels=list(map(_plain_number, ticks)))
         yield _name("best_streams", mode, backend, variant), page.finished()
 
 
@@ -300,7 +312,7 @@ class _Page:
     ) -> None:
         """One series, with the band that holds the middle half of its samples."""
         self._drawn += [number for heights in (y, *band) for number in (heights.min(), heights.max())]
-        [drawn] = axes.plot(list(x), y.to_numpy(), label=label, **style)
+        [drawn] = axes.plot(list(x), y.to_numpy(), label=label, markevery=math.ceil(len(y) / 24), **style)
         if band:
             low, high = (end.to_numpy() for end in band)
             axes.fill_between(list(x), low, high, color=style["color"], alpha=0.18, linewidth=0)
