@@ -53,6 +53,7 @@ from netbench.schedules import (
     messages,
     parts,
     ring_all_gather,
+    ring_peers,
 )
 from netbench.tuning import BuiltIn, Choice, Fixed, Policy, TuningTable, read_table
 from netbench.works import Background, Operation
@@ -128,6 +129,9 @@ _TorchGroup: Any = dist.ProcessGroup
 _Gloo: Any = ProcessGroupGloo
 _Op: Any = ReduceOp
 
+_SUM, _AVG = _Op.SUM, _Op.AVG
+_NOUGHT = timedelta(0)
+
 
 class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
     """A process group over K Gloo groups; every call returns a Work, and every rank makes the same calls.
@@ -145,6 +149,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         self.last_choice = _ONE_STREAM
         self._rank = 0
         self._world_size = 1
+        self._peers: Sequence[tuple[int, int]] = ()
         self._streams: list[Any] = []
         self._policy: Policy = Fixed(1)
         self._choices: dict[tuple[str, int], Choice] = {}
@@ -167,11 +172,12 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         check_limits(count, world_size)
         self._store = _connect(store, timeout) if isinstance(store, str) else store
         self._rank, self._world_size = rank, world_size
+        self._peers = ring_peers(rank, world_size)
         self._streams = [
             _gloo_stream(PrefixStore(f"stream{index}", self._store), rank, world_size, self.options)
             for index in range(count)
         ]
-        self._set_policy(self._chosen_policy())
+        self.use(self.own_policy())
 
     def shutdown(self) -> None:
         """Ends every stream: threads, sockets and descriptors are free when it returns. Once or often.
@@ -181,7 +187,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         self._background.close(timeout_s=5.0)
         self._streams = []
         self._store = None
-        self._set_policy(Fixed(1))
+        self.use(Fixed(1))
 
     def abort(self) -> None:
         """Fails everything under way here, and within moments on the other ranks; the group is dead after it."""
@@ -234,7 +240,8 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
             self._choices[operation, tensor_bytes] = choice
         return choice
 
-    def _chosen_policy(self) -> Policy:
+    def own_policy(self) -> Policy:
+        """What the options ask for; trying out whether streams pay here is a step for all ranks at once."""
         options = self.options
         if options.streams is not None:
             return Fixed(options.streams, options.schedule)
@@ -243,7 +250,8 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         pay = self._world_size > 1 and len(self._streams) > 1 and self._streams_pay()
         return BuiltIn(len(self._streams), pay)
 
-    def _set_policy(self, policy: Policy) -> None:
+    def use(self, policy: Policy) -> None:
+        """Follows ``policy`` from the next operation on; every rank changes at the same point of its program."""
         self._policy = policy
         self._choices = {}
         # Messages below this go straight to Gloo: at a few bytes, even asking would be seen in the latency.
@@ -263,7 +271,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
             return self._first().allreduce([tensor], opts or AllreduceOptions())
         op, timeout, sync = self._asked(opts)
         choice = self._note("allreduce", tensor.nbytes)
-        fold = _fold(op)
+        fold = _FOLDS.get(op)
         if choice.schedule == "gloo" or fold is None:
             return self._split_in_place(
                 choice, tensor, op, timeout, lambda stream, part, o: stream.allreduce([part], o), AllreduceOptions
@@ -307,7 +315,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
             return stream.broadcast([part], o)
 
         return self._split_in_place(
-            self._note("broadcast", tensor.nbytes), tensor, _Op.SUM, timeout, issue, BroadcastOptions
+            self._note("broadcast", tensor.nbytes), tensor, _SUM, timeout, issue, BroadcastOptions
         )
 
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
@@ -318,7 +326,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
             raise ValueError(f"all_gather: {len(outputs)} output tensors for {self._world_size} ranks")
         for output in outputs:
             _check_alike("all_gather", output, mine)
-        return self._all_gather(list(outputs), mine, opts, list(outputs))
+        return self._all_gather(outputs, mine, opts, outputs)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         """``output`` becomes the ranks' inputs one after another."""
@@ -523,14 +531,14 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         self._first()
         self._sequence += 1
         tag = RESERVED_TAGS + self._sequence % _TAGS_IN_FLIGHT
-        return Wire(self._streams[:streams], self._rank, self._world_size, tag)
+        return Wire(self._streams[:streams], self._rank, self._world_size, tag, self._peers)
 
     def _message_wire(self, tensor: Tensor, tag: int) -> Wire:
         self._first()
         if not 0 <= tag < RESERVED_TAGS:
             raise ValueError(f"{tag} is not a tag that a message may have; use 0 to {RESERVED_TAGS - 1}")
         choice = self._note("send_recv", tensor.nbytes)
-        return Wire(self._streams[: choice.streams], self._rank, self._world_size, tag)
+        return Wire(self._streams[: choice.streams], self._rank, self._world_size, tag, self._peers)
 
     def _message(self, steps: Schedule, wire: Wire, tensor: Tensor, finish: Finish = None) -> Operation:
         return Operation(_finished(steps, finish), wire.posted, self.options.timeout, [tensor], self._background.apart)
@@ -539,7 +547,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         self,
         steps: Schedule,
         wire: Wire,
-        results: list[Tensor],
+        results: Sequence[Tensor],
         timeout: timedelta,
         finish: Finish = None,
         background: bool = False,
@@ -550,17 +558,22 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
             operation.start()
         return operation
 
-    def _together(self, works: list[Any], results: list[Tensor]) -> Operation:
+    def _together(self, works: list[Any], results: Sequence[Tensor]) -> Operation:
         return Operation(iter(works), works, self.options.timeout, results, self._background.submit)
 
     def _asked(self, opts: Any) -> tuple[Any, timedelta, bool]:
         """The reduction, the time limit and whether the caller waits at once, out of torch's options."""
         if opts is None or isinstance(opts, int):
-            return _Op.SUM, self.options.timeout, False
-        if isinstance(opts, (_Op, _Op.RedOpType)):
+            return _SUM, self.options.timeout, False
+        if isinstance(opts, _Op.RedOpType):
             return opts, self.options.timeout, False
-        timeout = opts.timeout if opts.timeout > timedelta(0) else self.options.timeout
-        return getattr(opts, "reduceOp", _Op.SUM), timeout, not getattr(opts, "asyncOp", True)
+        if isinstance(opts, _Op):
+            return opts.op, self.options.timeout, False
+        op = opts.reduceOp.op if hasattr(opts, "reduceOp") else _SUM
+        timeout = opts.timeout
+        if timeout <= _NOUGHT:  # torch's way of saying that none was given
+            timeout = self.options.timeout
+        return op, timeout, not getattr(opts, "asyncOp", True)
 
     def _split_in_place(
         self,
@@ -573,11 +586,11 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         root: int | None = None,
     ) -> Any:
         """Gloo's own operation on one part of the tensor per stream."""
-        average = op == _Op.AVG
+        average = op == _AVG
         options = make_options()
         options.timeout = timeout
         if hasattr(options, "reduceOp"):
-            options.reduceOp = _Op.SUM if average else op
+            options.reduceOp = _SUM if average else op
         if choice.streams == 1 and tensor.is_contiguous() and not average:
             return issue(self._first(), tensor, options)
         flat, restore = _writable(tensor)
@@ -597,7 +610,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         return Operation(steps(), posted, timeout, [tensor], self._background.submit)
 
     def _all_gather(
-        self, outputs: list[Tensor], mine: Tensor, opts: Any, results: list[Tensor], restore: Finish = None
+        self, outputs: Sequence[Tensor], mine: Tensor, opts: Any, results: Sequence[Tensor], restore: Finish = None
     ) -> Any:
         choice = self._note("all_gather", mine.nbytes)
         _, timeout, sync = self._asked(opts)
@@ -616,10 +629,10 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
     def _split_all_gather(
         self,
         choice: Choice,
-        outputs: list[Tensor],
+        outputs: Sequence[Tensor],
         mine: Tensor,
         timeout: timedelta,
-        results: list[Tensor],
+        results: Sequence[Tensor],
         restore: Finish,
     ) -> Any:
         options = AllgatherOptions()
@@ -644,7 +657,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
     def _reduce_scatter(self, output: Tensor, inputs: list[Tensor], opts: Any) -> Any:
         op, timeout, _ = self._asked(opts)
         choice = self._note("reduce_scatter", sum(tensor.nbytes for tensor in inputs))
-        fold = _fold(op)
+        fold = _FOLDS.get(op)
         flat, restore = _writable(output)
         sizes = {tensor.numel() for tensor in inputs}
         if choice.schedule == "gloo" and len(sizes) == 1:
@@ -667,7 +680,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
     ) -> Any:
         options = ReduceScatterOptions()
         options.timeout = timeout
-        options.reduceOp = _Op.SUM if op == _Op.AVG else op
+        options.reduceOp = _SUM if op == _AVG else op
         finish = _then(_average(op, flat, self._world_size), restore)
         streams = self._streams[: choice.streams]
         outputs = parts(flat, len(streams))
@@ -792,8 +805,8 @@ def _check_dtypes(operation: str, output: Tensor, mine: Tensor) -> None:
 
 
 def _check_alike(operation: str, output: Tensor, mine: Tensor) -> None:
-    _check_dtypes(operation, output, mine)
-    if output.numel() != mine.numel():
+    if output.numel() != mine.numel() or output.dtype != mine.dtype:
+        _check_dtypes(operation, output, mine)
         raise ValueError(f"{operation}: an output of {output.numel()} elements for an input of {mine.numel()}")
 
 
@@ -814,12 +827,14 @@ def _writable(tensor: Tensor) -> tuple[Tensor, Finish]:
     return copy.view(-1), lambda: tensor.copy_(copy)
 
 
-def _all_writable(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Finish]:
-    pairs = [_writable(tensor) for tensor in tensors]
-    restores = [restore for _, restore in pairs if restore is not None]
-    if not restores:
-        return [flat for flat, _ in pairs], None
-    return [flat for flat, _ in pairs], lambda: [restore() for restore in restores]
+def _all_writable(tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Finish]:
+    flats, restores = [], []
+    for tensor in tensors:
+        flat, restore = _writable(tensor)
+        flats.append(flat)
+        if restore is not None:
+            restores.append(restore)
+    return flats, (lambda: [restore() for restore in restores]) if restores else None
 
 
 def _then(first: Finish, second: Finish) -> Finish:
@@ -874,23 +889,21 @@ def _plain(opts: Any) -> Any:
     return plain
 
 
-def _fold(op: Any) -> Fold | None:
-    """What accumulates one contribution into another; None for a reduction that only Gloo may know."""
-    folds: dict[Any, Fold] = {
-        _Op.SUM: torch.Tensor.add_,
-        _Op.AVG: torch.Tensor.add_,
-        _Op.PRODUCT: torch.Tensor.mul_,
-        _Op.MAX: lambda total, part: torch.maximum(total, part, out=total),
-        _Op.MIN: lambda total, part: torch.minimum(total, part, out=total),
-        _Op.BAND: torch.Tensor.bitwise_and_,
-        _Op.BOR: torch.Tensor.bitwise_or_,
-        _Op.BXOR: torch.Tensor.bitwise_xor_,
-    }
-    return next((fold for known, fold in folds.items() if op == known), None)
+#: What accumulates one contribution into another, for each reduction that this group has itself.
+_FOLDS: dict[Any, Fold] = {
+    _Op.SUM: torch.Tensor.add_,
+    _Op.AVG: torch.Tensor.add_,
+    _Op.PRODUCT: torch.Tensor.mul_,
+    _Op.MAX: lambda total, part: torch.maximum(total, part, out=total),
+    _Op.MIN: lambda total, part: torch.minimum(total, part, out=total),
+    _Op.BAND: torch.Tensor.bitwise_and_,
+    _Op.BOR: torch.Tensor.bitwise_or_,
+    _Op.BXOR: torch.Tensor.bitwise_xor_,
+}
 
 
 def _average(op: Any, flat: Tensor, world_size: int) -> Finish:
-    return (lambda: _divide(flat, world_size)) if op == _Op.AVG else None
+    return (lambda: _divide(flat, world_size)) if op == _AVG else None
 
 
 def _divide(flat: Tensor, world_size: int) -> None:

@@ -28,66 +28,74 @@ Fold = Callable[[Tensor, Tensor], object]
 class Wire:
     """One operation's messages over the streams of a group, under a tag of its own.
 
-    ``posted`` is every Work so far: after a failure, the rest has to be waited for before a tensor may go.
+    ``posted`` is every Work so far: after a failure, the rest has to be waited for before a tensor may go. ``peers``
+    are, for each distance round the ring, the rank to receive from and the rank to send to.
     """
 
-    __slots__ = ("posted", "rank", "streams", "tag", "world_size")
+    __slots__ = ("peers", "posted", "rank", "streams", "tag", "world_size")
 
-    def __init__(self, streams: Sequence[Any], rank: int, world_size: int, tag: int) -> None:
+    def __init__(
+        self, streams: Sequence[Any], rank: int, world_size: int, tag: int, peers: Sequence[tuple[int, int]]
+    ) -> None:
         self.streams = streams
         self.rank = rank
         self.world_size = world_size
         self.tag = tag
+        self.peers = peers
         self.posted: list[Any] = []
 
-    def send(self, stream: int, tensor: Tensor, peer: int) -> Any:
+    def send(self, tensor: Tensor, peer: int, stream: int = 0) -> Any:
+        """The whole tensor on one stream."""
         work = self.streams[stream % len(self.streams)].send([tensor], peer, self.tag)
         self.posted.append(work)
         return work
 
-    def recv(self, stream: int, tensor: Tensor, peer: int) -> Any:
+    def recv(self, tensor: Tensor, peer: int, stream: int = 0) -> Any:
+        """The whole tensor on one stream."""
         work = self.streams[stream % len(self.streams)].recv([tensor], peer, self.tag)
         self.posted.append(work)
         return work
 
-    def peers(self) -> list[tuple[int, int]]:
-        """For each distance round the ring, the rank to receive from and the rank to send to."""
-        rank, n = self.rank, self.world_size
-        return [((rank - distance) % n, (rank + distance) % n) for distance in range(1, n)]
+    def send_parts(self, tensor: Tensor, peer: int) -> None:
+        """A part of the tensor on each stream."""
+        for stream, part in enumerate(parts(tensor, len(self.streams))):
+            self.send(part, peer, stream)
+
+    def recv_parts(self, tensor: Tensor, peer: int) -> None:
+        """A part of the tensor on each stream."""
+        for stream, part in enumerate(parts(tensor, len(self.streams))):
+            self.recv(part, peer, stream)
 
 
-def parts(tensor: Tensor, count: int) -> list[Tensor]:
+def ring_peers(rank: int, world_size: int) -> tuple[tuple[int, int], ...]:
+    """What a Wire needs as ``peers``."""
+    return tuple(((rank - step) % world_size, (rank + step) % world_size) for step in range(1, world_size))
+
+
+def parts(tensor: Tensor, count: int) -> Sequence[Tensor]:
     """``tensor`` in at most ``count`` contiguous views; one, the tensor itself, when it has no elements."""
     if count == 1 or tensor.numel() <= 1:
-        return [tensor]
+        return (tensor,)
     return [tensor[piece] for piece in split(tensor.numel(), count, 1)]
 
 
 def messages(wire: Wire, receives: Sequence[tuple[Tensor, int]], sends: Sequence[tuple[Tensor, int]]) -> Schedule:
     """Every message at once, each cut over all streams: (tensor, peer) pairs, receives first."""
-    count = len(wire.streams)
     for tensor, peer in receives:
-        for stream, part in enumerate(parts(tensor, count)):
-            wire.recv(stream, part, peer)
+        wire.recv_parts(tensor, peer)
     for tensor, peer in sends:
-        for stream, part in enumerate(parts(tensor, count)):
-            wire.send(stream, part, peer)
+        wire.send_parts(tensor, peer)
     yield from wire.posted
 
 
 def direct(wire: Wire, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Schedule:
     """``inputs[j]`` goes to rank j and ``outputs[i]`` comes from rank i, all at once: all_gather and all_to_all."""
-    peers = wire.peers()
-    posted = messages(
-        wire,
-        [(outputs[source], source) for source, _ in peers],
-        [(inputs[target], target) for _, target in peers],
-    )
-    first = next(posted, None)
+    for source, _ in wire.peers:
+        wire.recv_parts(outputs[source], source)
+    for _, target in wire.peers:
+        wire.send_parts(inputs[target], target)
     outputs[wire.rank].copy_(inputs[wire.rank])  # while the messages are under way
-    if first is not None:
-        yield first
-        yield from posted
+    yield from wire.posted
 
 
 def ring_all_gather(wire: Wire, outputs: Sequence[Tensor], mine: Tensor, chunks: int) -> Schedule:
@@ -98,27 +106,27 @@ def ring_all_gather(wire: Wire, outputs: Sequence[Tensor], mine: Tensor, chunks:
         return
     left, right = (rank - 1) % n, (rank + 1) % n
     blocks = [parts(outputs[(rank - step) % n], chunks) for step in range(1, n)]
-    arriving = [[wire.recv(index, part, left) for index, part in enumerate(block)] for block in blocks]
-    sends = [wire.send(index, part, right) for index, part in enumerate(parts(mine, chunks))]
+    arriving = [[wire.recv(part, left, index) for index, part in enumerate(block)] for block in blocks]
+    sends = [wire.send(part, right, index) for index, part in enumerate(parts(mine, chunks))]
     outputs[rank].copy_(mine)
     for block, works in zip(blocks[:-1], arriving[:-1], strict=True):
         for index, (part, work) in enumerate(zip(block, works, strict=True)):
             yield work
-            sends.append(wire.send(index, part, right))
+            sends.append(wire.send(part, right, index))
     yield from arriving[-1]
     yield from sends
 
 
 def exchange_allreduce(wire: Wire, tensor: Tensor, fold: Fold) -> Schedule:
     """Every rank sends its whole tensor to every other: one step, for messages too small to be worth two."""
-    peers = wire.peers()
-    arrived = {source: torch.empty_like(tensor) for source, _ in peers}
-    yield from messages(
-        wire,
-        [(arrived[source], source) for source, _ in peers],
-        [(tensor, target) for _, target in peers],
-    )
-    _fold_in_order(tensor, [arrived[source] for source in sorted(arrived)], wire.rank, fold)
+    arrived: list[Tensor] = [tensor] * wire.world_size
+    for source, _ in wire.peers:
+        arrived[source] = torch.empty_like(tensor)
+        wire.recv_parts(arrived[source], source)
+    for _, target in wire.peers:
+        wire.send_parts(tensor, target)
+    yield from wire.posted
+    _fold_in_order(tensor, arrived, wire.rank, fold)
 
 
 def blocks_allreduce(wire: Wire, tensor: Tensor, fold: Fold, chunks: int) -> Schedule:
@@ -126,16 +134,14 @@ def blocks_allreduce(wire: Wire, tensor: Tensor, fold: Fold, chunks: int) -> Sch
 
     A piece is reduced while the next ones are on their way; it is received into scratch memory of its own size.
     """
-    rank, n = wire.rank, wire.world_size
-    peers = wire.peers()
+    rank, n, peers = wire.rank, wire.world_size, wire.peers
     pieces = [parts(block, chunks) for block in blocks(tensor, n)]
     mine = pieces[rank]
     arrivals = []
     for index, piece in enumerate(mine):
-        scratch = {source: torch.empty_like(piece) for source, _ in peers}
-        arrivals.append([(scratch[source], wire.recv(index, scratch[source], source)) for source, _ in peers])
-    leaving = [[wire.send(index, piece, target) for index, piece in enumerate(pieces[target])] for _, target in peers]
-    # The sum comes back into the piece that was sent, so its receive waits for that send to have left.
+        scratch = [(torch.empty_like(piece), source) for source, _ in peers]
+        arrivals.append([(part, wire.recv(part, source, index)) for part, source in scratch])
+    leaving = [[wire.send(piece, target, index) for index, piece in enumerate(pieces[target])] for _, target in peers]
     final: list[Any] = []
     for index in range(max(len(block) for block in pieces)):
         if index < len(mine):
@@ -144,26 +150,26 @@ def blocks_allreduce(wire: Wire, tensor: Tensor, fold: Fold, chunks: int) -> Sch
                 fold(mine[index], contribution)
         for (_, target), works in zip(peers, leaving, strict=True):
             if index < len(works):
-                yield works[index]
-                final.append(wire.recv(index, pieces[target][index], target))
+                yield works[index]  # the sum comes back into the piece that leaves here
+                final.append(wire.recv(pieces[target][index], target, index))
         if index < len(mine):
             for _, target in peers:
-                final.append(wire.send(index, mine[index], target))
+                final.append(wire.send(mine[index], target, index))
     yield from final
 
 
 def direct_reduce_scatter(wire: Wire, output: Tensor, inputs: Sequence[Tensor], fold: Fold) -> Schedule:
     """Each rank receives its block from every other and sums: half the bytes of Gloo's own, which is an allreduce."""
-    peers = wire.peers()
-    arrived = {source: torch.empty_like(output) for source, _ in peers}
-    yield from messages(
-        wire,
-        [(arrived[source], source) for source, _ in peers],
-        [(inputs[target], target) for _, target in peers],
-    )
+    arrived: list[Tensor] = [output] * wire.world_size
+    for source, _ in wire.peers:
+        arrived[source] = torch.empty_like(output)
+        wire.recv_parts(arrived[source], source)
+    for _, target in wire.peers:
+        wire.send_parts(inputs[target], target)
     if output.data_ptr() != inputs[wire.rank].data_ptr():
         output.copy_(inputs[wire.rank])
-    _fold_in_order(output, [arrived[source] for source in sorted(arrived)], wire.rank, fold)
+    yield from wire.posted
+    _fold_in_order(output, arrived, wire.rank, fold)
 
 
 def blocks(tensor: Tensor, count: int) -> list[Tensor]:
@@ -172,13 +178,14 @@ def blocks(tensor: Tensor, count: int) -> list[Tensor]:
     return list(torch.split(tensor, [size + (index < longer) for index in range(count)]))
 
 
-def _fold_in_order(mine: Tensor, others: Sequence[Tensor], rank: int, fold: Fold) -> None:
-    """Folds ``others``, sorted by rank, into ``mine``, in the order of the ranks so that all get the same bits."""
-    if rank > 1:  # for ranks 0 and 1 this is the order anyway, since a + b is b + a
-        total = others[0]
-        for contribution in (*others[1:rank], mine, *others[rank:]):
+def _fold_in_order(mine: Tensor, contributions: Sequence[Tensor], rank: int, fold: Fold) -> None:
+    """Reduces into ``mine``, which is rank ``rank``'s contribution, in the order of the ranks: all get the same bits."""
+    if rank < 2:  # a + b is b + a, so this is the order anyway
+        for source, contribution in enumerate(contributions):
+            if source != rank:
+                fold(mine, contribution)
+    else:
+        total = contributions[0]
+        for contribution in contributions[1:]:
             fold(total, contribution)
         mine.copy_(total)
-    else:
-        for contribution in others:
-            fold(mine, contribution)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
@@ -19,6 +19,13 @@ from torch import distributed as dist
 
 #: torch's way of saying that the group's own timeout holds.
 NO_TIMEOUT = timedelta(0)
+
+_GRACE_S = 5.0
+
+#: Whether an operation ends before or after its future is asked for is decided under this.
+_FUTURES = threading.Lock()
+
+_allocate_lock = threading.Lock
 
 #: Runs a function on another thread.
 Submit = Callable[[Callable[[], object]], object]
@@ -31,12 +38,16 @@ class Operation(dist.Work):
     yield here, so that its first messages are under way. ``results`` is what ``result()`` and the future give.
     """
 
+    # Defaults, so that an operation that is simply waited for sets up as little as it needs.
+    _error: BaseException | None = None
+    _future: torch.futures.Future[Any] | None = None
+
     def __init__(
         self,
         steps: Iterator[Any],
         posted: list[Any],
         timeout: timedelta,
-        results: list[torch.Tensor],
+        results: Sequence[torch.Tensor],
         submit: Submit,
     ) -> None:
         super().__init__()
@@ -45,12 +56,10 @@ class Operation(dist.Work):
         self._timeout = timeout
         self._results = results
         self._submit = submit
-        self._error: BaseException | None = None
-        self._future: torch.futures.Future[Any] | None = None
-        self._mutex = threading.Lock()
-        self._claimed = False
+        # Taking the only item is one step that no other thread can come between: who has it, drives.
+        self._driver = [True]
         # Held until the operation has ended: a lock is the cheapest thing that another thread can wait for.
-        self._running = threading.Lock()
+        self._running = _allocate_lock()
         self._running.acquire()
         try:
             self._next = next(steps, None)
@@ -63,15 +72,15 @@ class Operation(dist.Work):
 
         Without one, the group's timeout is the limit of the whole operation, and when it passes the streams are dead.
         """
-        if timeout == NO_TIMEOUT and self._claim():
-            self._drive()
+        if not timeout and self._claim():
+            self._run()
+            self._finish()
         else:
             self.start()
-            limit = self._timeout if timeout == NO_TIMEOUT else timeout
+            limit_s = (timeout or self._timeout).total_seconds()
             # The driver keeps the deadline; the grace is for its own clean-up.
-            grace_s = 5.0 if timeout == NO_TIMEOUT else 0.0
-            if not self._running.acquire(timeout=limit.total_seconds() + grace_s):
-                raise RuntimeError(f"the operation has not ended within {limit.total_seconds():g} s")
+            if not self._running.acquire(timeout=limit_s if timeout else limit_s + _GRACE_S):
+                raise RuntimeError(f"the operation has not ended within {limit_s:g} s")
             self._running.release()
         if self._error is not None:
             raise self._error
@@ -94,29 +103,30 @@ class Operation(dist.Work):
 
     def result(self) -> list[torch.Tensor]:
         self.wait()
-        return self._results
+        return list(self._results)
 
     def synchronize(self) -> None:
         self.wait()
 
     def get_future(self) -> torch.futures.Future[Any]:
         """Completes with the list of result tensors, or with the first error."""
-        with self._mutex:
-            if self._future is None:
-                self._future = torch.futures.Future()
-                ended = not self._running.locked()
-            else:
-                ended = False
+        with _FUTURES:
+            if self._future is not None:
+                return self._future
+            future: torch.futures.Future[Any] = torch.futures.Future()
+            self._future = future
+            ended = not self._running.locked()
         if ended:
-            self._resolve(self._future)
+            self._resolve(future)
         else:
             self.start()
-        return self._future
+        return future
 
     def _claim(self) -> bool:
-        with self._mutex:
-            claimed, self._claimed = self._claimed, True
-        return not claimed
+        try:
+            return self._driver.pop()
+        except IndexError:
+            return False
 
     def _drive_apart(self) -> None:
         # A tensor made in inference mode may be written to in that mode only, and modes belong to threads.
@@ -124,19 +134,15 @@ class Operation(dist.Work):
             self._run()
         self._finish()
 
-    def _drive(self) -> None:
-        self._run()
-        self._finish()
-
     def _run(self) -> None:
         deadline = time.monotonic() + self._timeout.total_seconds()
         waited = []
         try:
-            work = self._next
+            work, steps = self._next, self._steps
             while work is not None:
                 waited.append(work)
                 work.wait(_remaining(deadline))
-                work = next(self._steps, None)
+                work = next(steps, None)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the one who waits must get it
             self._error = error
             self._wait_for_rest(deadline, waited)
@@ -145,7 +151,7 @@ class Operation(dist.Work):
         self._posted.clear()
         self._next = None
         del self._steps
-        with self._mutex:
+        with _FUTURES:
             self._running.release()
             future = self._future
         if future is not None:
@@ -163,7 +169,7 @@ class Operation(dist.Work):
 
     def _resolve(self, future: torch.futures.Future[Any]) -> None:
         if self._error is None:
-            future.set_result(self._results)
+            future.set_result(list(self._results))
         else:
             error = self._error
             future.set_exception(error if isinstance(error, Exception) else RuntimeError(str(error)))
