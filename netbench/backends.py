@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from netbench.model import AUTO
 from netbench.modes import Lane, Mode
 from netbench.registry import Registry
 
@@ -41,12 +42,16 @@ class Lanes:
     lanes: Sequence[Lane]
     device: str = "cpu"
     synchronize: Callable[[], None] | None = None
+    #: What the backend chose for the last operation, for the record: the schedule's name, and the streams it took.
+    choice: Callable[[], tuple[str, int]] | None = None
 
 
 class Backend:
     """Shared defaults; a backend overrides what differs."""
 
     name: ClassVar[str]
+    #: Whether it can be left to choose the stream count for each message.
+    chooses_streams: ClassVar[bool] = False
 
     def refusal(self, mode: Mode, streams: int, world_size: int) -> str | None:
         """Why this backend cannot run ``mode`` here with these numbers; None where it can."""
@@ -93,12 +98,32 @@ class Gloo(Backend):
 
 @_backend
 class ParallelGloo(Backend):
-    """K Gloo groups at once, each carrying 1/K of the tensor: K connections to each peer."""
+    """netbench's ParallelProcessGroup: K Gloo groups as one, receives posted first; K may be auto."""
 
     name = "parallel_gloo"
+    chooses_streams = True
 
     def open(self, wiring: Wiring, streams: int) -> Lanes:
-        return Lanes([Lane(gloo_group(wiring, f"parallel{index}")) for index in range(streams)])
+        from netbench.process_group import ParallelOptions, ParallelProcessGroup
+
+        options = ParallelOptions(
+            streams=None if streams == AUTO else streams,
+            interface=wiring.interface,
+            timeout=timedelta(seconds=wiring.timeout_s),
+        )
+        group = ParallelProcessGroup(options=options)
+        group.configure(wiring.store, wiring.rank, wiring.world_size)
+        return Lanes([Lane(group)], choice=lambda: (group.last_choice.schedule, group.last_choice.streams))
+
+
+@_backend
+class SplitGloo(Backend):
+    """K Gloo groups at once, each running Gloo's own operation on 1/K of the tensor: seed 1's plain idea."""
+
+    name = "split_gloo"
+
+    def open(self, wiring: Wiring, streams: int) -> Lanes:
+        return Lanes([Lane(gloo_group(wiring, f"split{index}")) for index in range(streams)])
 
 
 @_backend

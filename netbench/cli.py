@@ -113,24 +113,34 @@ def sweep(
         _resume(resume, dry_run)
         return
     settings = configuration.resolve(configuration.preset(config) if config else _default(), options)
-    if settings.interface and settings.lab:
-        raise UsageError(f"--interface: {settings.interface!r} and a lab exclude each other; its hosts have their own")
-    if settings.interface:
-        from netbench.environment import check_interface
-
-        check_interface(settings.interface)
     plan = make_plan(settings)
     if only:
         plan = plan.only(only)
-    from netbench.sweep import fit_to_memory, new_run
-
-    plan = fit_to_memory(plan)
+    plan = _runnable(settings, plan)
     if dry_run:
         _print_plan(plan)
-        return
+    else:
+        _run(*_new_run(settings, plan))
+
+
+def _runnable(settings: configuration.SweepConfig, plan: Plan) -> Plan:
+    """What this host can run of ``plan``. Raises UsageError where it cannot run at all over what was asked for."""
+    from netbench.environment import check_interface
+    from netbench.sweep import fit_to_memory
+
+    if settings.interface and settings.lab:
+        raise UsageError(f"--interface: {settings.interface!r} and a lab exclude each other; its hosts have their own")
+    if settings.interface:
+        check_interface(settings.interface)
+    return fit_to_memory(plan)
+
+
+def _new_run(settings: configuration.SweepConfig, plan: Plan) -> tuple[RunFolder, Manifest]:
+    from netbench.sweep import new_run
+
     if not plan.cases:
         raise UsageError(f"nothing to run: all {len(plan.skips)} cases are skips\n{_reasons(plan)}")
-    _run(*new_run(settings, plan, ["netbench", *sys.argv[1:]]))
+    return new_run(settings, plan, ["netbench", *sys.argv[1:]])
 
 
 def _default() -> Path | None:
@@ -152,6 +162,13 @@ def _resume(path: Path, dry_run: bool) -> None:
 
 def _run(folder: RunFolder, manifest: Manifest) -> None:
     """Runs a sweep to its end, then prints its table, where its record lies, and how to go on."""
+    ended = _measure(folder, manifest)
+    _print_end(folder)
+    _raise_end(folder, ended)
+
+
+def _measure(folder: RunFolder, manifest: Manifest) -> NetbenchError | None:
+    """Runs a sweep to its end and gives what ended it early."""
     from netbench.display import make_display
     from netbench.sweep import Sweep
 
@@ -160,12 +177,15 @@ def _run(folder: RunFolder, manifest: Manifest) -> None:
             f"{len(manifest.skips)} cases are skipped:\n{_reasons(Plan((), tuple(manifest.skips)))}",
             file=sys.stderr,
         )
-    ended: NetbenchError | None = None
     try:
         Sweep(folder, manifest, make_display()).run()
     except NetbenchError as error:
-        ended = error
-    _print_end(folder)
+        return error
+    return None
+
+
+def _raise_end(folder: RunFolder, ended: NetbenchError | None) -> None:
+    """Raises what ended a sweep early, with how to go on, or else that not all of its cases ended well."""
     if isinstance(ended, Stopped):
         raise Stopped(f"{ended}; go on with: netbench sweep --resume {shlex.quote(str(folder.path))}", ended.exit_code)
     if ended is not None:
@@ -226,6 +246,28 @@ def _runs(paths: list[Path] | None) -> list[Run]:
 
     found = dict.fromkeys(run for path in paths or [Path("results")] for run in find_runs(path))
     return [load_run(path) for path in found]
+
+
+@app.command()
+def explain(
+    path: Annotated[
+        Path | None, typer.Argument(metavar="[PATH]", help="A run to explain; without it, one is measured.")
+    ] = None,
+    lab: Annotated[str | None, _axis("lab", "Measure between emulated hosts, as 3x200mbit.")] = None,
+    interface: Annotated[str | None, _axis("interface", "What Gloo is bound to; lo unless given.")] = None,
+    out: Annotated[str | None, _axis("out", "Where the run is put.")] = None,
+    size: Annotated[
+        str | None, typer.Option(metavar="...", help="Bytes that each rank sends; by default, what suits the path.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the experiments' cases; start nothing.")] = False,
+) -> None:
+    """Say why all_gather takes longer than its bytes: measure what separates the causes, and print the verdicts."""
+    from netbench.explain.experiments import whole_plan
+
+    given = {"lab": lab, "interface": interface, "out": out, "size": size}
+    options = {key: value for key, value in given.items() if value is not None}
+    if path is None:
+        settings, plan = whole_plan(configuration.resolve(None, options))
 
 
 @app.command()

@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_serializer
 
 from netbench.backends import BACKENDS
 from netbench.errors import UsageError, did_you_mean
 from netbench.lab.spec import LabSpec
-from netbench.model import DTYPES, MALLOCS, SIZE_KINDS
+from netbench.model import AUTO, DTYPES, MALLOCS, SIZE_KINDS
 from netbench.modes import MODES
 from netbench.registry import Registry
 from netbench.units import parse_seconds, parse_sizes
@@ -69,6 +69,10 @@ def _count(what: str, most: int) -> Callable[[object], Iterable[int]]:
     return read
 
 
+def _streams(item: object) -> Iterable[int]:
+    return [AUTO] if item == "auto" else _count("stream count", 512)(item)
+
+
 def _sizes(item: object) -> Iterable[int]:
     if isinstance(item, bool) or not isinstance(item, int | str):
         raise ValueError(f"{item!r} is not a size; write whole bytes as 65536 or a text as '64KiB'")
@@ -88,15 +92,15 @@ def _delay(item: object) -> Iterable[float]:
     return [seconds]
 
 
-def _seconds(value: object) -> object:
-    return parse_seconds(value) if isinstance(value, str) else _no_truth(value)
-
-
 def _timeline(item: object) -> Iterable[float]:
     seconds = parse_seconds(str(item))
     if seconds and not 0.001 <= seconds <= 10:
         raise ValueError(f"{item} is not a timeline's period; use 1ms to 10s, or 0 for none")
     return [seconds]
+
+
+def _seconds(value: object) -> object:
+    return parse_seconds(value) if isinstance(value, str) else _no_truth(value)
 
 
 def _lab(value: object) -> object:
@@ -116,23 +120,27 @@ class SweepConfig(BaseModel):
     question: str = Field("", max_length=200)
     modes: Annotated[list[str], _each(_known(MODES))] = ["send_recv", "all_gather", "allreduce"]
     backends: Annotated[list[str], _each(_known(BACKENDS))] = ["gloo", "parallel_gloo"]
-    streams: Annotated[list[int], _each(_count("stream count", 512))] = [1, 4]
+    streams: Annotated[list[int], _each(_streams)] = [1, 4]
     world_sizes: Annotated[list[int], _each(_count("world size", 1024))] = [2, 3]
     dtypes: Annotated[list[str], _each(_choice("dtype", DTYPES))] = ["float32"]
     sizes: Annotated[list[int], _each(_sizes)] = parse_sizes("4KiB:16MiB:x4")
     chunks: Annotated[list[int], _each(_count("count of chunks", 4096))] = [1]
     entry_delays: Annotated[list[float], _each(_delay)] = [0.0]
     mallocs: Annotated[list[str], _each(_choice("malloc", MALLOCS))] = ["default"]
+    timelines: Annotated[list[float], _each(_timeline)] = [0.0]
     sizes_of: Annotated[str, BeforeValidator(lambda value: _choice("kind of size", SIZE_KINDS)(value)[0])] = "tensor"
     iterations: Count = Field(20, ge=1, le=1_000_000)
     warmup: Count = Field(3, ge=0, le=1_000_000)
     pause: Seconds = Field(0.0, ge=0, le=3600)
-    timelines: Annotated[list[float], _each(_timeline)] = [0.0]
     timeout: Seconds = Field(60.0, gt=0, le=86400)
     interface: str | None = Field(None, min_length=1)
     lab: Annotated[str | None, BeforeValidator(_lab)] = None
     seed: Count = Field(0, ge=0, lt=2**63)
     out: str = Field("results", min_length=1)
+
+    @field_serializer("streams")
+    def _as_written(self, streams: list[int]) -> list[int | str]:
+        return ["auto" if count == AUTO else count for count in streams]
 
 
 def resolve(path: Path | None, options: dict[str, object]) -> SweepConfig:

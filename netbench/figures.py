@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from netbench.errors import StorageError
 from netbench.metrics import DEFAULT_RATE, METRICS
+from netbench.model import streams_text
 from netbench.modes import MODES
 from netbench.record import write_atomically
 from netbench.registry import Registry
@@ -165,7 +166,7 @@ def world_size(material: Material) -> Iterator[tuple[str, Figure]]:
             axes.axhline(1, color="0.4", linewidth=1)
             axes.set_ylim(0, max(2.0, 1.1 * ratios["ratio"].max()))
             axes.set_ylabel("time of 2 ranks / median time of 3 and more (ratio)")
-        yield _name("world_size", mode, backend, f"k{streams}", variant), page.finished()
+        yield _name("world_size", mode, backend, f"k{streams_text(streams)}", variant), page.finished()
 
 
 @_figure
@@ -174,7 +175,7 @@ def speedup(material: Material) -> Iterator[tuple[str, Figure]]:
     from netbench.comparisons import speedups
 
     table = speedups(material.cases)
-    more = table[table["streams"] > 1]
+    more = table[table["streams"] != 1]
     styles = _styles(key for key, _ in _groups(more, "streams"))
     for (mode, backend, variant), cases in _groups(more, "mode", "backend", "variant"):
         page = _Page(material, cases, f"{mode}: speed-up over one stream", "median time of one stream / of K streams")
@@ -196,8 +197,9 @@ def best_streams(material: Material) -> Iterator[tuple[str, Figure]]:
 
     greys = LinearSegmentedColormap.from_list("light", ["white", "0.5"])  # black text stays readable on all of it
     best = comparisons.best_streams(material.cases)
-    doubtful = (best["streams"] > 1) & ~(best["clear"] & (best["speedup"] > 1))
-    best = best.assign(text=[f"({k})" if doubt else f"{k}" for k, doubt in zip(best["streams"], doubtful, strict=True)])
+    doubtful = (best["streams"] != 1) & ~(best["clear"] & (best["speedup"] > 1))
+    counts = map(streams_text, best["streams"])
+    best = best.assign(text=[f"({k})" if doubt else k for k, doubt in zip(counts, doubtful, strict=True)])
     for (mode, backend, variant), cases in _groups(best, "mode", "backend", "variant"):
         page = _Page(
             material, cases, f"{mode}: fastest stream count", "in brackets: not clearly faster than one stream"
@@ -250,7 +252,7 @@ def latency(material: Material) -> Iterator[tuple[str, Figure]]:
                 band = [line[column] * line[end] / line["median_ns"] for end in ("p25_ns", "p75_ns")]
                 places = [counts.index(count) for count in line["streams"]]
                 page.line(axes, places, line[column], about_bytes(size), styles[size,], band)
-            axes.set_xticks(range(len(counts)), map(str, counts))
+            axes.set_xticks(range(len(counts)), map(streams_text, counts))
             axes.set_xlim(-0.3, len(counts) - 0.7)
         page.below("streams")
         page.heights("latency (us)", _plain_number)
@@ -270,7 +272,7 @@ class _Page:
         self._drawn: list[float] = []
         what = [
             ", ".join(cases["backend"].unique()),
-            f"K = {', '.join(map(str, sorted(cases['streams'].unique())))}",
+            f"K = {', '.join(map(streams_text, sorted(cases['streams'].unique())))}",
             f"N = {', '.join(map(str, sorted(cases['world_size'].unique())))}",
             *(variant for variant in cases["variant"].unique() if variant),
             f"host {', '.join(material.hosts[:4])}{' ...' if len(material.hosts) > 4 else ''}",
@@ -426,7 +428,7 @@ def _name(*parts: str) -> str:
 
 
 def _streams(count: int) -> str:
-    return f"{count} stream{'s' if count > 1 else ''}"
+    return f"{streams_text(count)} stream{'s' if count != 1 else ''}"
 
 
 def _plain_number(value: float) -> str:

@@ -31,6 +31,15 @@ MALLOCS: dict[str, dict[str, str]] = {
 }
 
 
+#: The stream count of a case whose backend chooses for each message.
+AUTO = 0
+
+
+def streams_text(streams: int) -> str:
+    """``4``, or ``auto``."""
+    return "auto" if streams == AUTO else str(streams)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Point:
     """A point of a sweep but for its size.
@@ -48,16 +57,16 @@ class Point:
     chunks: int = 1
     entry_delay_us: int = 0
     malloc: str = "default"
+    timeline_us: int = 0
 
     def id_with(self, size: str) -> str:
         """``all_gather-parallel_gloo-k4-n2-1MiB``; what is not as usual is named at the end."""
-        parts = [self.mode, self.backend, f"k{self.streams}", f"n{self.world_size}", size, self.variant]
+        parts = [self.mode, self.backend, f"k{streams_text(self.streams)}", f"n{self.world_size}", size, self.variant]
         return "-".join(part for part in parts if part)
 
     @property
     def variant(self) -> str:
         """What is not as usual, such as ``bfloat16-c2``; cases of different variants are never compared unsaid."""
-    timeline_us: int = 0
         parts = []
         if self.dtype != "float32":
             parts.append(self.dtype)
@@ -67,6 +76,8 @@ class Point:
             parts.append(f"late{self.entry_delay_us}us")
         if self.malloc != "default":
             parts.append(f"malloc_{self.malloc}")
+        if self.timeline_us:
+            parts.append(f"timeline{self.timeline_us}us")
         return "-".join(parts)
 
     @property
@@ -76,8 +87,6 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-        if self.timeline_us:
-            parts.append(f"timeline{self.timeline_us}us")
 class Case(Point):
     """One point of a sweep that can be measured.
 

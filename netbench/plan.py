@@ -13,7 +13,7 @@ from netbench.backends import BACKENDS
 from netbench.config import SweepConfig
 from netbench.errors import UsageError, did_you_mean
 from netbench.lab.spec import LabSpec
-from netbench.model import DTYPES, Case, Point, Skip, whole_elements
+from netbench.model import AUTO, DTYPES, Case, Point, Skip, whole_elements
 from netbench.modes import MODES
 from netbench.units import format_bytes
 
@@ -67,7 +67,7 @@ def make_plan(config: SweepConfig) -> Plan:
         asked = point.id_with(
             format_bytes(size) if config.sizes_of == "tensor" else f"{config.sizes_of}={format_bytes(size)}"
         )
-        outcome = _refusal(point, lab) or _case(point, size, config.sizes_of)
+        outcome = _refusal(point, lab, config.interface) or _case(point, size, config.sizes_of)
         if isinstance(outcome, Case) and outcome.id in cases:
             outcome = f"the same bytes as {outcome.id}"
         if isinstance(outcome, Case):
@@ -103,13 +103,17 @@ def _points(config: SweepConfig) -> Iterator[Point]:
         )
 
 
-def _refusal(point: Point, lab: LabSpec | None) -> str | None:
+def _refusal(point: Point, lab: LabSpec | None, interface: str | None) -> str | None:
     """Why a point cannot be measured at any size; None where it can."""
     mode = MODES[point.mode]
     if point.world_size < mode.min_world_size:
         return f"{mode.name} needs {mode.min_world_size} ranks, not {point.world_size}"
     if lab and point.world_size > lab.hosts:
         return f"the lab {lab} has no host for each of {point.world_size} ranks"
+    if point.timeline_us and not lab and interface in (None, "lo"):
+        return "a timeline of loopback says nothing: whatever is sent there is received there at once"
+    if point.streams == AUTO and not BACKENDS[point.backend].chooses_streams:
+        return f"{point.backend} cannot choose the stream count by itself; give it a number"
     return BACKENDS[point.backend].refusal(mode, point.streams, point.world_size)
 
 

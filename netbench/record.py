@@ -81,6 +81,20 @@ class LabFacts(BaseModel):
         return cls(spec=str(spec), payload_ceiling_bit_s=spec.payload_ceiling(), **asdict(spec))
 
 
+class Source(BaseModel):
+    """Whose the numbers of a run are that netbench did not measure; they lie in ``quoted.csv`` (see quotes)."""
+
+    tool: str
+    version: str = ""
+    #: Where they were found: a file's name, or where they were published.
+    place: str
+    #: What their times are, in words that follow "time:".
+    time: str
+    #: Of the file, so that it can be told whether it is still the same.
+    sha256: str = ""
+    hosts: list[str] = []
+
+
 class Manifest(BaseModel):
     """``run.json``: all that is known of a run but its samples. Times are UTC."""
 
@@ -90,7 +104,7 @@ class Manifest(BaseModel):
     run_id: str
     name: str
     question: str = ""
-    status: str = "running"  # running, finished, failed, interrupted
+    status: str = "running"  # running, finished, failed, interrupted; imported, quoted: not measured by netbench
     netbench: str
     command: list[str]
     started_at: datetime
@@ -102,6 +116,7 @@ class Manifest(BaseModel):
     launches: list[Launch] = []
     environment: list[dict[str, Any]] = []
     lab: LabFacts | None = None
+    source: Source | None = None
 
 
 class RunFolder:
@@ -131,6 +146,10 @@ class RunFolder:
 
     def timeline_file(self, case_id: str) -> Path:
         return self.path / "timeline" / f"{case_id}.parquet"
+
+    @property
+    def quotes(self) -> Path:
+        return self.path / "quoted.csv"
 
     def log(self, launch: int) -> Path:
         return self.logs / f"launch-{launch}.log"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from netbench.errors import RecordError
 from netbench.metrics import DEFAULT_RATE, METRICS
-from netbench.model import DTYPES
+from netbench.model import DTYPES, streams_text
 from netbench.record import write_atomically
 from netbench.registry import Registry
 from netbench.units import about_bytes, about_seconds, format_bytes
@@ -107,8 +107,9 @@ def write_torchft(runs: Sequence[Run], rate: str, file: TextIO) -> None:
         ):
             host = ",".join(run.hosts)
             file.write(f"# {mode=!s} {backend=!s} {world_size=} {dtype=!s} {variant=!s} {host=!s} run={run.id}\n\n")
-            for streams, lines in group.groupby("streams"):
-                file.write(f"count={streams}\n\n")
+            for streams in sorted(group["streams"].unique()):
+                lines = group[group["streams"] == streams]
+                file.write(f"count={streams_text(streams)}\n\n")
                 for case in lines.sort_values("tensor_bytes").to_dict("records"):
                     file.write(_torchft_line(case) + "\n")
                 file.write("\n")
@@ -144,7 +145,7 @@ def runs_table(paths: Iterable[Path]) -> Table:
             table.add_row("", Text(str(path)), Text("unreadable", "red"), "", Text(str(error)))
             continue
         manifest = run.manifest
-        done = len(run.folder.finished() & {case.id for case in manifest.cases})
+        done = len(run.done & {case.id for case in manifest.cases})
         table.add_row(
             f"{manifest.started_at:%Y-%m-%d %H:%M}",
             Text(str(path)),
@@ -210,10 +211,18 @@ def _notes(run: Run, rate: str) -> list[str]:
     """What a reader of the main numbers has to know, and why some cases are not among them."""
     cases = run.summaries()
     absent = cases[cases["status"].isin(_ABSENT)].groupby(["status", "reason"], sort=False).size()
+    source = run.manifest.source
+    if source is None:
+        where = f"hosts: {', '.join(run.hosts) or 'none'}; over {run.network or 'nothing yet'}"
+        time = "median of the slowest rank's times; from, to: its 95 % interval"
+    else:
+        hosts = f"; hosts: {', '.join(source.hosts)}" if source.hosts else ""
+        where = f"{run.status} from {' '.join([source.tool, source.version]).strip()}, {source.place}{hosts}"
+        time = source.time
     return [
-        f"hosts: {', '.join(run.hosts) or 'none'}; over {run.network or 'nothing yet'}",
+        where,
         f"algbw, busbw: {rate}; traffic: bytes on the wire over T",
-        "time: median of the slowest rank's times; from, to: its 95 % interval; spread: (p75 - p25) / median",
+        f"time: {time}; spread: (p75 - p25) / median",
         *(f"{count} {key[0]}: {key[1]}" for key, count in absent.items() if isinstance(key, tuple)),
     ]
 
@@ -239,7 +248,7 @@ def _main_row(case: dict[str, Any], rate: str) -> dict[str, str]:
         "mode": case["mode"],
         "backend": case["backend"],
         "N": str(case["world_size"]),
-        "K": str(case["streams"]),
+        "K": streams_text(case["streams"]),
         "dtype": case["dtype"],
         "variant": case["variant"],
         "tensor": format_bytes(case["tensor_bytes"]),
