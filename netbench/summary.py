@@ -24,6 +24,7 @@ from netbench.errors import RecordError, UsageError
 from netbench.metrics import DEFAULT_RATE, evaluate
 from netbench.model import Case
 from netbench.modes import MODES
+from netbench.quotes import Quote, read_quotes
 from netbench.record import SCHEMA_VERSION, TIMELINE, Manifest, RunFolder
 from netbench.statistics import Nanoseconds, Statistics, describe, headline_ns
 
@@ -110,11 +111,21 @@ class Run:
     @property
     def hosts(self) -> list[str]:
         """Names of the hosts whose ranks took part, in order of the ranks."""
+        if self.manifest.source is not None:
+            return self.manifest.source.hosts
         return list(dict.fromkeys(self.ranks()["host"].dropna()))
 
     @property
+    def done(self) -> set[str]:
+        """Ids of the cases that there are numbers of."""
+        return self.folder.finished() | set(self._quotes)
+
+    @property
     def network(self) -> str:
-        """Over what the ranks were connected: the lab's description, or else the names of the interfaces."""
+        """Over what the ranks were connected: the lab's description, or else the names of the interfaces.
+
+        Empty where nobody says it, as in a run that is quoted.
+        """
         if self.manifest.lab is not None:
             return f"lab {self.manifest.lab.spec}"
         names = dict.fromkeys(reading.facts.get("interface") for reading in self._readings.values())
@@ -170,7 +181,8 @@ class Run:
         """One row for each case of the plan, finished or not, in order of the plan.
 
         ``status`` is ok, wrong, failed, skipped or missing, with a ``reason`` for all but ok. Only cases that are ok
-        have times and metrics. ``rate`` is one of metrics.RATES.
+        have times and metrics. ``rate`` is one of metrics.RATES. ``headline`` names the statistic that stands for a
+        case's time: ``median``, or ``mean`` where others measured and tell no median; then ``median_ns`` holds it too.
         """
         table = self._cases.copy()
         measured = evaluate(table[table["status"] == "ok"], rate)
@@ -187,6 +199,10 @@ class Run:
             return dict(zip(case_ids, readings, strict=True))
 
     @cached_property
+    def _quotes(self) -> dict[str, Quote]:
+        return read_quotes(self.folder)
+
+    @cached_property
     def _cases(self) -> pd.DataFrame:
         names = [
             "case_id",
@@ -195,6 +211,7 @@ class Run:
             "status",
             "reason",
             "parts",
+            "headline",
             *Statistics._fields,
             "wrong_elements",
             *_COUNTERS,
@@ -213,6 +230,8 @@ class Run:
             row = {"case_id": case_id, **asdict(case), "variant": case.variant}
             if case_id in self._readings:
                 yield row | _findings(self._readings[case_id])
+            elif case_id in self._quotes:
+                yield row | _quoted(self._quotes[case_id])
             elif case_id in failures:
                 yield row | {"status": "failed", "reason": failures[case_id]}
             elif case_id in skips:
@@ -240,8 +259,19 @@ def _findings(reading: _Reading) -> dict[str, Any]:
         counts = [rank[name] for rank in facts.get("ranks", []) if rank.get(name) is not None]
         row[name] = combine(counts) if counts else None
     if row["status"] == "ok":
-        return row | reading.statistics._asdict()
-    return row | {"reason": f"{row['wrong_elements']} elements were wrong after the operation"}
+        return row | {"headline": "median"} | reading.statistics._asdict()
+    return row | {"reason": _wrong(row["wrong_elements"])}
+
+
+def _quoted(quote: Quote) -> dict[str, Any]:
+    """A quoted case's part of its row."""
+    if quote.wrong_elements:
+        return {"status": "wrong", "reason": _wrong(quote.wrong_elements), "wrong_elements": quote.wrong_elements}
+    return {"status": "ok", "headline": quote.headline} | quote.numbers | {"median_ns": quote.headline_ns}
+
+
+def _wrong(elements: int) -> str:
+    return f"{elements} elements were wrong after the operation"
 
 
 def _read(path: Path, run_id: str) -> _Reading:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from synthetic import make_case
 
-from netbench.record import MEASURED, TIMELINE, Failure, Launch, Manifest, samples_table
+from netbench.record import MEASURED, TIMELINE, Failure, Launch, Manifest, Source, samples_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -22,7 +22,7 @@ def test_generated_tables_are_fresh(path: Path) -> None:
 
 def test_every_field_of_the_record_is_explained() -> None:
     text = (DOCS / "results-format.md").read_text(encoding="utf-8")
-    fields = [*Manifest.model_fields, *Failure.model_fields, *Launch.model_fields]
+    fields = [*Manifest.model_fields, *Failure.model_fields, *Launch.model_fields, *Source.model_fields]
     assert [name for name in fields if f"`{name}`" not in text] == []
 
 
