@@ -23,23 +23,27 @@ Better = Literal["higher", "lower", "neither"]
 
 @dataclass(frozen=True)
 class Unit:
-    """``name`` is what people read, ``suffix`` ends a column's name, ``factor`` is how many make the SI unit."""
+    """``name`` is what people read, ``suffix`` ends a column's name, ``factor`` is how many make the SI unit.
+
+    ``si`` is the SI unit in words, as it ends a name where units are always SI.
+    """
 
     name: str
     suffix: str
     factor: float
+    si: str
 
 
-TIME = Unit("us", "_us", 1e6)
-PER_SECOND = Unit("1/s", "_per_s", 1.0)
-PLAIN = Unit("", "", 1.0)
+TIME = Unit("us", "_us", 1e6, "_seconds")
+PER_SECOND = Unit("1/s", "_per_s", 1.0, "_per_second")
+PLAIN = Unit("", "", 1.0, "")
 
 DEFAULT_RATE = "Gbit/s"
 
 #: What ``--rate`` may say. Always decimal.
 RATES: Registry[Unit] = Registry("rate")
-RATES.add(Unit(DEFAULT_RATE, "_gbit_s", 8e-9))
-RATES.add(Unit("GB/s", "_gbyte_s", 1e-9))
+RATES.add(Unit(DEFAULT_RATE, "_gbit_s", 8e-9, "_bytes_per_second"))
+RATES.add(Unit("GB/s", "_gbyte_s", 1e-9, "_bytes_per_second"))
 
 
 class Metric:

@@ -14,7 +14,7 @@ from netbench.errors import RecordError
 from netbench.metrics import DEFAULT_RATE, METRICS
 from netbench.model import DTYPES, streams_text
 from netbench.record import write_atomically
-from netbench.registry import Registry
+from netbench.registry import Registry, one_line
 from netbench.units import about_bytes, about_seconds, format_bytes
 
 if TYPE_CHECKING:
@@ -82,6 +82,41 @@ def write_json(runs: Sequence[Run], rate: str, file: TextIO) -> None:
     """Every column of every case, as a list of objects; what is unknown is null."""
     json.dump(_plain(_cases(runs, rate)), file, indent=1, allow_nan=False)
     file.write("\n")
+
+
+@_format("jsonl")
+def write_jsonl(runs: Sequence[Run], rate: str, file: TextIO) -> None:
+    """The objects of json, one a line: for jq, logs and data bases."""
+    for case in _plain(_cases(runs, rate)):
+        file.write(json.dumps(case, allow_nan=False) + "\n")
+
+
+@_format("prometheus")
+def write_prometheus(runs: Sequence[Run], rate: str, file: TextIO) -> None:
+    """Every metric of every case for the node exporter's textfile collector, in seconds and bytes whatever the rate."""
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+    registry = CollectorRegistry()
+    labels = ["run", "mode", "backend", "streams", "world_size", "tensor_bytes", "transmit_bytes", "dtype", "variant"]
+    gauges = {
+        metric.name: Gauge(f"netbench_{metric.name}{metric.unit().si}", one_line(metric), labels, registry=registry)
+        for metric in METRICS.values()
+    }
+    states = Gauge("netbench_cases", "Cases of a run by what became of them.", ["run", "status"], registry=registry)
+    begun = Gauge("netbench_started_timestamp_seconds", "When the run began.", ["run"], registry=registry)
+    for run in runs:
+        begun.labels(run.id).set(run.manifest.started_at.timestamp())
+        cases = run.summaries()
+        for status, count in cases["status"].value_counts().items():
+            states.labels(run.id, status).set(count)
+        cases = cases[cases["status"] == "ok"]
+        cases = cases.assign(streams=cases["streams"].map(streams_text))
+        marks = [(run.id, *row) for row in cases[labels[1:]].itertuples(index=False)]
+        for metric in METRICS.values():
+            for mark, value in zip(marks, metric(cases, cases["median_ns"] / 1e9), strict=True):
+                if value == value:  # what is unknown is left out
+                    gauges[metric.name].labels(*mark).set(value)
+    file.write(generate_latest(registry).decode())
 
 
 @_format("markdown")

@@ -69,6 +69,34 @@ def test_json_is_strict_and_unknown_is_null(run: Run) -> None:
     assert by_id["all_gather-gloo-k2-n2-8B"]["mode"] is None
 
 
+def test_json_lines_hold_the_objects_of_json(run: Run) -> None:
+    lines = printed("jsonl", run).splitlines()
+    assert [json.loads(line) for line in lines] == json.loads(printed("json", run))
+
+
+def test_prometheus_reads_its_textfile_in_si_units(run: Run) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    families = {family.name: family for family in text_string_to_metric_families(printed("prometheus", run))}
+    [one, four] = sorted(families["netbench_time_seconds"].samples, key=lambda sample: int(sample.labels["streams"]))
+    assert (one.value, four.value) == (0.002, 0.002)
+    assert four.labels == {
+        "run": run.id,
+        "mode": "allreduce",
+        "backend": "parallel_gloo",
+        "streams": "4",
+        "world_size": "2",
+        "tensor_bytes": "4000000",
+        "transmit_bytes": "4000000",
+        "dtype": "float32",
+        "variant": "",
+    }
+    assert families["netbench_algbw_bytes_per_second"].samples[0].value == 2e9
+    states = {sample.labels["status"]: sample.value for sample in families["netbench_cases"].samples}
+    assert states == {"ok": 2, "failed": 1, "skipped": 7}
+    assert families["netbench_started_timestamp_seconds"].samples[0].value == 1735787045
+
+
 def test_csv_has_every_case_and_column(run: Run) -> None:
     rows = list(csv.DictReader(io.StringIO(printed("csv", run, "GB/s"))))
     assert len(rows) == 10
