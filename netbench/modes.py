@@ -158,6 +158,24 @@ class SendRecv(Mode):
 
 
 @_mode
+class Send(SendRecv):
+    """Rank 0 sends to rank 1, one way; the slower of the two is the receiver, so t ends with the data's arrival."""
+
+    name = "send"
+    messages = 1
+
+    def steps(self, lane: Lane, buffers: Buffers, part: slice) -> list[Step]:
+        group, peer, tag = lane.group, 1 - lane.rank, lane.tag
+        if lane.rank == 0:
+            return [lambda: [group.send([buffers.input[part]], peer, tag)]]
+        return [lambda: [group.recv([buffers.outputs[0][part]], peer, tag)]]
+
+    def expected(self, buffers: Buffers, rank: int, world_size: int, parts: Sequence[slice]) -> Iterator[Expected]:
+        if rank == 1:
+            yield Expected(buffers.outputs[0], 0, [0])
+
+
+@_mode
 class Exchange(Mode):
     """Ranks 2i and 2i+1 send to each other at once, receives posted first; a last odd rank takes no part."""
 
