@@ -17,7 +17,7 @@ from netbench.modes import MODES, AllGather, AllReduce, Broadcast, Buffers, Exch
 from netbench.payload import Payload
 from netbench.plan import make_plan
 
-STREAMS = [1, 3]
+STREAMS = [1, 3, "auto"]
 CHUNKS = [1, 2]
 
 #: In blocks of the mode: a single one, fewer than streams, one more than divides evenly, and a prime number.
@@ -82,7 +82,8 @@ def test_a_part_beyond_one_mebibyte_arrives_whole(mode: str, opened: Callable[..
 
 
 @pytest.mark.parametrize(
-    ("backend", "streams"), sorted({(case.backend, case.streams) for case in CASES if case.world_size == 3})
+    ("backend", "streams"),
+    sorted({(c.backend, c.streams) for c in CASES if c.world_size == 3 and c.backend != "parallel_gloo"}),
 )
 def test_a_backend_opens_a_lane_for_each_stream_with_connections_of_its_own(
     backend: str, streams: int, opened: Callable[..., Any]
@@ -91,6 +92,13 @@ def test_a_backend_opens_a_lane_for_each_stream_with_connections_of_its_own(
     assert [len(one.lanes) for one in lanes] == [streams] * 3
     both_ways = 2 if backend == "one_way_gloo" else 1
     assert len(connections) == 3 * 2 * streams * both_ways  # an end on each rank for each of two peers
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+def test_the_parallel_group_is_one_lane_over_as_many_connections(streams: int, opened: Callable[..., Any]) -> None:
+    _, lanes, connections = opened("parallel_gloo", streams, 3)
+    assert [len(one.lanes) for one in lanes] == [1] * 3
+    assert len(connections) >= 3 * 2 * streams
 
 
 class LosesAPart(AllGather):
@@ -178,6 +186,6 @@ def test_a_single_wrong_element_is_counted_as_one(opened: Callable[..., Any]) ->
 
 
 def test_a_lane_that_connects_ranks_in_another_order_is_found_out(opened: Callable[..., Any]) -> None:
-    world, lanes, _ = opened("parallel_gloo", 3, 2)
+    world, lanes, _ = opened("split_gloo", 3, 2)
     crossed = [lanes[0], replace(lanes[1], lanes=lanes[1].lanes[::-1])]
     assert max(wrong_elements(world, MODES["exchange"], crossed, 999)) > 0
