@@ -1,0 +1,22 @@
+"""Real sweeps for whole files of tests to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from programs import Program
+
+
+@pytest.fixture
+def netbench() -> Iterator[Callable[..., Program]]:
+    """``netbench("sweep", ...)`` starts a command; whatever is left of it is ended with the test."""
+    begun: list[Program] = []
+
+    def start(*typed: str, **environment: str) -> Program:
+        begun.append(Program(*typed, **environment))
+        return begun[-1]
+
+    yield start
+    for program in begun:
+        program.kill()
