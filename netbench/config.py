@@ -89,7 +89,7 @@ def _delay(item: object) -> Iterable[float]:
     seconds = parse_seconds(str(item))
     if not 0 <= seconds <= 10:
         raise ValueError(f"{item} is not an entry delay; use 0 to 10 s")
-    return [seconds]
+    return [round(seconds, 6)]  # a case's id knows whole microseconds
 
 
 def _timeline(item: object) -> Iterable[float]:
