@@ -24,7 +24,7 @@ WRITTEN: dict[str, tuple[str, str, Any]] = {
     "dtypes": ("bfloat16,int8", '["bfloat16", "int8"]', ["bfloat16", "int8"]),
     "sizes": ("1KiB:4KiB:x2,10KB,7", '["1KiB:4KiB:x2", "10KB", 7]', [1024, 2048, 4096, 10_000, 7]),
     "chunks": ("1,4", "[1, 4]", [1, 4]),
-    "entry_delays": ("0,5ms", '[0, "5ms"]', [0.0, 0.005]),
+    "entry_delays": ("0,0.2us,5ms", '[0, "0.2us", "5ms"]', [0.0, 0.005]),
     "mallocs": ("keep", '["keep"]', ["keep"]),
     "timelines": ("0,2ms", '[0, "2ms"]', [0.0, 0.002]),
     "sizes_of": ("transmit", '"transmit"', "transmit"),
