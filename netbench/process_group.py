@@ -227,6 +227,14 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         """How many streams are open."""
         return len(self._streams)
 
+    def lend_to_cpp(self) -> None:
+        """Gives torch's C++ the first stream for what it cannot ask a Python group for.
+
+        torch keeps it until the group is destroyed, so a group that has lent it cannot be configured anew.
+        """
+        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, self._first())
+        self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+
     # Choosing
 
     def choose(self, operation: str, tensor_bytes: int) -> Choice:

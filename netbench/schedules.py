@@ -179,7 +179,7 @@ def blocks(tensor: Tensor, count: int) -> list[Tensor]:
 
 
 def _fold_in_order(mine: Tensor, contributions: Sequence[Tensor], rank: int, fold: Fold) -> None:
-    """Reduces into ``mine``, which is rank ``rank``'s contribution, in the order of the ranks: all get the same bits."""
+    """Reduces into ``mine``, the contribution of ``rank``, in the order of the ranks: all get the same bits."""
     if rank < 2:  # a + b is b + a, so this is the order anyway
         for source, contribution in enumerate(contributions):
             if source != rank:
