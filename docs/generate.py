@@ -13,6 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from netbench.figures import FIGURES
+from netbench.importers import TOOLS
 from netbench.metrics import METRICS, RATES
 from netbench.modes import MODES
 from netbench.registry import one_line
@@ -76,7 +77,11 @@ def formats() -> str:
     return table(["format", "what it prints"], [[f"`{name}`", one_line(format)] for name, format in FORMATS.items()])
 
 
-TABLES = {function.__name__: function for function in (modes, metrics, statistics, figures, formats)}
+def tools() -> str:
+    return table(["tool", "what is read"], [[f"`{name}`", one_line(tool)] for name, tool in TOOLS.items()])
+
+
+TABLES = {function.__name__: function for function in (modes, metrics, statistics, figures, formats, tools)}
 
 _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -8,6 +8,7 @@ from typing import Any
 from netbench.backends import BACKENDS
 from netbench.config import presets, question
 from netbench.figures import FIGURES
+from netbench.importers import TOOLS
 from netbench.launch import LAUNCHERS
 from netbench.metrics import METRICS
 from netbench.modes import MODES
@@ -21,6 +22,7 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
     "figures": FIGURES,
     "formats": FORMATS,
     "launchers": LAUNCHERS,
+    "tools": TOOLS,
 }
 
 

@@ -223,14 +223,19 @@ class RunFolder:
         return False
 
 
-def create_run_folder(out: Path, name: str, now: datetime) -> RunFolder:
-    """A new folder ``<out>/<UTC time>-<name>-<4 hex digits>``; two runs never share one. Raises StorageError."""
+def create_run_folder(
+    out: Path, name: str, now: datetime, inside: Sequence[str] = ("samples", "logs")
+) -> RunFolder:
+    """A new folder ``<out>/<UTC time>-<name>-<4 hex digits>`` with folders ``inside`` it; two runs never share one.
+
+    Raises StorageError.
+    """
     folder = RunFolder(out / f"{now:%Y%m%dT%H%M%SZ}-{name}-{secrets.token_hex(2)}")
     try:
         out.mkdir(parents=True, exist_ok=True)
         folder.path.mkdir()
-        folder.samples.mkdir()
-        folder.logs.mkdir()
+        for inner in inside:
+            (folder.path / inner).mkdir()
     except OSError as error:
         raise StorageError(f"{folder.path}: cannot be made: {error.strerror}; choose another place by --out") from None
     return folder

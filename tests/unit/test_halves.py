@@ -11,11 +11,12 @@ import netbench
 
 PACKAGE = Path(netbench.__file__).parent
 
-#: Modules that read records. The rest measures, but for those that offer both halves to the user.
-READING = {"statistics", "metrics", "comparisons", "summary", "tables", "figures"}
-BOTH = {"__init__", "__main__", "cli", "catalogue"}
-
 SOURCES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+#: Modules and packages that read records. The rest measures, but for those that offer both halves to the user.
+READERS = {"statistics", "metrics", "comparisons", "summary", "tables", "figures", "importers"}
+READING = {name for name in SOURCES if name.split(".")[0] in READERS}
+BOTH = {"__init__", "__main__", "cli", "catalogue"}
 MEASURING = set(SOURCES) - READING - BOTH
 
 
