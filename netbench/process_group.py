@@ -12,14 +12,10 @@ Gloo's own all_gather and all_to_all post their sends first, which costs up to h
 
 from __future__ import annotations
 
-import os
-import resource
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,17 +28,13 @@ from torch._C._distributed_c10d import (
     BarrierOptions,
     BroadcastOptions,
     PrefixStore,
-    ProcessGroupGloo,
     ReduceOp,
     ReduceOptions,
     ReduceScatterOptions,
     Store,
-    TCPStore,
 )
 
-from netbench.errors import LaunchError, UsageError
 from netbench.schedules import (
-    Fold,
     Schedule,
     Wire,
     blocks,
@@ -50,13 +42,31 @@ from netbench.schedules import (
     direct,
     direct_reduce_scatter,
     exchange_allreduce,
+    from_any,
     messages,
     parts,
     ring_all_gather,
     ring_peers,
 )
-from netbench.tuning import BuiltIn, Choice, Fixed, Policy, TuningTable, read_table
-from netbench.works import Background, Operation
+from netbench.streams import ParallelOptions, check_limits, connect, open_stream
+from netbench.tensors import (
+    FOLDS,
+    Finish,
+    all_writable,
+    average,
+    check_alike,
+    check_dtypes,
+    divide,
+    readable,
+    rows,
+    the_one,
+    then,
+    writable,
+)
+from netbench.tuning import BuiltIn, Choice, Fixed, Policy
+from netbench.works import Background, FromAny, Operation
+
+__all__ = ["ParallelOptions", "ParallelProcessGroup"]
 
 #: Tags from here on are the group's own; those below are the caller's.
 RESERVED_TAGS = 2**30
@@ -64,69 +74,11 @@ RESERVED_TAGS = 2**30
 #: Operations that may be under way at once before their tags repeat.
 _TAGS_IN_FLIGHT = 2**16
 
-#: What each stream costs: Gloo's I/O thread, its two worker threads, and its descriptors beside one per peer.
-THREADS_PER_STREAM = 3
-DESCRIPTORS_PER_STREAM = 5
-
 _ONE_STREAM = Choice("gloo")
-
-
-@dataclass(frozen=True)
-class ParallelOptions:
-    """How a ParallelProcessGroup is set up; every rank must have the same.
-
-    ``streams``: exactly that many for every message, or None to choose for each message among ``max_streams``.
-    ``schedule``: where an operation has a schedule of this name, always that one; ``gloo`` is Gloo's own.
-    ``tuning``: what ``netbench tune`` found; it decides everything, unless ``streams`` is given.
-    ``interface``: the network interface to bind to; None takes Gloo's default, GLOO_SOCKET_IFNAME included.
-    ``timeout``: the limit of one whole operation, and of connecting.
-    """
-
-    streams: int | None = None
-    max_streams: int = 16
-    schedule: str | None = None
-    tuning: TuningTable | None = None
-    interface: str | None = None
-    timeout: timedelta = timedelta(minutes=30)
-
-    def __post_init__(self) -> None:
-        for name, count in (("streams", self.streams), ("max_streams", self.max_streams)):
-            if count is not None and not 1 <= count <= 512:
-                raise UsageError(f"{name}: {count} is not a stream count; use whole numbers from 1 to 512")
-        if self.timeout <= timedelta(0):
-            raise UsageError(f"timeout: {self.timeout} is not a time to wait; use more than nought")
-
-    @property
-    def opened(self) -> int:
-        """How many streams are opened."""
-        if self.streams is not None:
-            return self.streams
-        return self.tuning.streams if self.tuning is not None else self.max_streams
-
-    @classmethod
-    def from_environment(cls, timeout: timedelta | None = None) -> ParallelOptions:
-        """What NETBENCH_STREAMS, _MAX_STREAMS, _SCHEDULE, _TUNING (a path) and _INTERFACE say.
-
-        Raises UsageError naming the variable and its value.
-        """
-        options = cls() if timeout is None else cls(timeout=timeout)
-        streams = os.environ.get("NETBENCH_STREAMS", "auto")
-        if streams != "auto":
-            options = replace(options, streams=_count("NETBENCH_STREAMS", streams))
-        if most := os.environ.get("NETBENCH_MAX_STREAMS"):
-            options = replace(options, max_streams=_count("NETBENCH_MAX_STREAMS", most))
-        if path := os.environ.get("NETBENCH_TUNING"):
-            options = replace(options, tuning=read_table(Path(path)))
-        return replace(
-            options,
-            schedule=os.environ.get("NETBENCH_SCHEDULE") or None,
-            interface=os.environ.get("NETBENCH_INTERFACE") or None,
-        )
 
 
 #: torch's stubs have overloads for each list or tensor; the methods here take either.
 _TorchGroup: Any = dist.ProcessGroup
-_Gloo: Any = ProcessGroupGloo
 _Op: Any = ReduceOp
 
 _SUM, _AVG = _Op.SUM, _Op.AVG
@@ -170,11 +122,11 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         self.shutdown()
         count, timeout = self.options.opened, self.options.timeout
         check_limits(count, world_size)
-        self._store = _connect(store, timeout) if isinstance(store, str) else store
+        self._store = connect(store, timeout) if isinstance(store, str) else store
         self._rank, self._world_size = rank, world_size
         self._peers = ring_peers(rank, world_size)
         self._streams = [
-            _gloo_stream(PrefixStore(f"stream{index}", self._store), rank, world_size, self.options)
+            open_stream(PrefixStore(f"stream{index}", self._store), rank, world_size, self.options)
             for index in range(count)
         ]
         self.use(self.own_policy())
@@ -274,24 +226,24 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
 
     def allreduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None) -> Any:
         """Every rank ends with the reduction over all, in place. ``opts``: AllreduceOptions or a ReduceOp."""
-        tensor = _one(tensors)
+        tensor = the_one(tensors)
         if tensor.is_sparse:
             return self._first().allreduce([tensor], opts or AllreduceOptions())
         op, timeout, sync = self._asked(opts)
         choice = self._note("allreduce", tensor.nbytes)
-        fold = _FOLDS.get(op)
+        fold = FOLDS.get(op)
         if choice.schedule == "gloo" or fold is None:
             return self._split_in_place(
                 choice, tensor, op, timeout, lambda stream, part, o: stream.allreduce([part], o), AllreduceOptions
             )
-        flat, restore = _writable(tensor)
+        flat, restore = writable(tensor)
         wire = self._wire(choice.streams)
         steps_follow = choice.schedule == "blocks"
         if choice.schedule == "exchange":
             steps = exchange_allreduce(wire, flat, fold)
         else:
             steps = blocks_allreduce(wire, flat, fold, choice.chunks)
-        finish = _then(restore, _average(op, flat, self._world_size))
+        finish = then(restore, average(op, flat, self._world_size))
         return self._operation(steps, wire, [tensor], timeout, finish, background=steps_follow and not sync)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
@@ -300,7 +252,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
 
     def reduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None) -> Any:
         """The root ends with the reduction over all. ``opts``: ReduceOptions, or nothing for a sum at rank 0."""
-        tensor = _one(tensors)
+        tensor = the_one(tensors)
         op, timeout, _ = self._asked(opts)
         root = _root(opts)
 
@@ -314,7 +266,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
 
     def broadcast(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None) -> Any:
         """Every rank ends with the root's tensor. ``opts``: BroadcastOptions or the root's rank."""
-        tensor = _one(tensors)
+        tensor = the_one(tensors)
         root = _root(opts)
         _, timeout, _ = self._asked(opts)
 
@@ -328,12 +280,12 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
 
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
         """``output_tensors[0][i]`` becomes rank i's input on every rank; lists as torch has them, or bare."""
-        mine = _one(input_tensors)
+        mine = the_one(input_tensors)
         outputs = output_tensors[0] if isinstance(output_tensors[0], list | tuple) else output_tensors
         if len(outputs) != self._world_size:
             raise ValueError(f"all_gather: {len(outputs)} output tensors for {self._world_size} ranks")
         for output in outputs:
-            _check_alike("all_gather", output, mine)
+            check_alike("all_gather", output, mine)
         return self._all_gather(outputs, mine, opts, outputs)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
@@ -343,7 +295,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
                 f"all_gather: an output of {output.numel()} {output.dtype} does not hold {self._world_size} times "
                 f"{input.numel()} {input.dtype}"
             )
-        flat, restore = _writable(output)
+        flat, restore = writable(output)
         return self._all_gather(blocks(flat, self._world_size), input, opts, [output], restore)
 
     _allgather_base = all_gather_single
@@ -365,15 +317,15 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
 
     def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
         """The output becomes the reduction over all ranks of their ``input_tensors[0][own rank]``."""
-        output = _one(output_tensors)
+        output = the_one(output_tensors)
         inputs = input_tensors[0] if isinstance(input_tensors[0], list | tuple) else input_tensors
         if len(inputs) != self._world_size:
             raise ValueError(f"reduce_scatter: {len(inputs)} input tensors for {self._world_size} ranks")
-        _check_alike("reduce_scatter", output, inputs[self._rank])
+        check_alike("reduce_scatter", output, inputs[self._rank])
         for tensor in inputs:
             if tensor.dtype != output.dtype:
                 raise ValueError(f"reduce_scatter: an input of {tensor.dtype} for an output of {output.dtype}")
-        return self._reduce_scatter(output, [_readable(tensor) for tensor in inputs], opts)
+        return self._reduce_scatter(output, [readable(tensor) for tensor in inputs], opts)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         """As ``reduce_scatter``, from one tensor of which each rank's block follows the last."""
@@ -382,7 +334,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
                 f"reduce_scatter: an input of {input.numel()} {input.dtype} is not {self._world_size} times "
                 f"{output.numel()} {output.dtype}"
             )
-        return self._reduce_scatter(output, blocks(_readable(input), self._world_size), opts)
+        return self._reduce_scatter(output, blocks(readable(input), self._world_size), opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -407,10 +359,10 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
 
         Blocks are equal, or as many rows of the first dimension as the splits say.
         """
-        _check_dtypes("all_to_all", output, input)
-        flat, restore = _writable(output)
-        outputs = _rows(flat, output, output_splits, self._world_size, "output")
-        inputs = _rows(_readable(input), input, input_splits, self._world_size, "input")
+        check_dtypes("all_to_all", output, input)
+        flat, restore = writable(output)
+        outputs = rows(flat, output, output_splits, self._world_size, "output")
+        inputs = rows(readable(input), input, input_splits, self._world_size, "input")
         uneven = len(output_splits) + len(input_splits) > 0
         choice = Choice("direct") if uneven else self._note("all_to_all", input.nbytes)
         if uneven:
@@ -429,40 +381,40 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         for side, tensors in (("output", output_tensors), ("input", input_tensors)):
             if len(tensors) != self._world_size:
                 raise ValueError(f"all_to_all: {len(tensors)} {side} tensors for {self._world_size} ranks")
-        outputs, restore = _all_writable(output_tensors)
+        outputs, restore = all_writable(output_tensors)
         _, timeout, _ = self._asked(opts)
         self.last_choice = Choice("direct")
         wire = self._wire(1)
-        steps = direct(wire, outputs, [_readable(tensor) for tensor in input_tensors])
+        steps = direct(wire, outputs, [readable(tensor) for tensor in input_tensors])
         return self._operation(steps, wire, list(output_tensors), timeout, restore)
 
     def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
         """The root's ``output_tensors[0][i]`` becomes rank i's input. ``opts``: GatherOptions; root 0 without."""
-        mine = _one(input_tensors)
+        mine = the_one(input_tensors)
         root = _root(opts)
         _, timeout, _ = self._asked(opts)
         choice = self._note("gather", mine.nbytes)
         wire = self._wire(choice.streams)
-        source = _readable(mine)
+        source = readable(mine)
         if self._rank != root:
             return self._operation(messages(wire, [], [(source, root)]), wire, [], timeout)
         outputs = output_tensors[0]
         if len(outputs) != self._world_size:
             raise ValueError(f"gather: {len(outputs)} output tensors for {self._world_size} ranks")
         for output in outputs:
-            _check_alike("gather", output, mine)
-        flats, restore = _all_writable(outputs)
+            check_alike("gather", output, mine)
+        flats, restore = all_writable(outputs)
         steps = messages(wire, [(flats[peer], peer) for peer in range(self._world_size) if peer != root], [])
         flats[root].copy_(source)
         return self._operation(steps, wire, list(outputs), timeout, restore)
 
     def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
         """Each rank's output becomes the root's ``input_tensors[0][rank]``; root 0 without ``opts``."""
-        output = _one(output_tensors)
+        output = the_one(output_tensors)
         root = _root(opts)
         _, timeout, _ = self._asked(opts)
         choice = self._note("scatter", output.nbytes)
-        flat, restore = _writable(output)
+        flat, restore = writable(output)
         wire = self._wire(choice.streams)
         if self._rank != root:
             return self._operation(messages(wire, [(flat, root)], []), wire, [output], timeout, restore)
@@ -470,9 +422,9 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         if len(inputs) != self._world_size:
             raise ValueError(f"scatter: {len(inputs)} input tensors for {self._world_size} ranks")
         for tensor in inputs:
-            _check_alike("scatter", output, tensor)
-        sends = [(_readable(inputs[peer]), peer) for peer in range(self._world_size) if peer != root]
-        flat.copy_(_readable(inputs[root]))
+            check_alike("scatter", output, tensor)
+        sends = [(readable(inputs[peer]), peer) for peer in range(self._world_size) if peer != root]
+        flat.copy_(readable(inputs[root]))
         return self._operation(messages(wire, [], sends), wire, [output], timeout, restore)
 
     def barrier(self, opts: Any = None) -> Any:
@@ -492,8 +444,8 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         if tensor.nbytes < self._single_below and 0 <= tag < RESERVED_TAGS and tensor.is_contiguous():
             self.last_choice = _ONE_STREAM
             return self._streams[0].send([tensor], dst, tag)
-        wire = self._message_wire(_one(tensors), tag)
-        return self._message(messages(wire, [], [(_readable(tensor), dst)]), wire, tensor)
+        wire = self._message_wire(the_one(tensors), tag)
+        return self._message(messages(wire, [], [(readable(tensor), dst)]), wire, tensor)
 
     def recv(self, tensors: Sequence[Tensor] | Tensor, src: int, tag: int = 0) -> Any:
         """From rank ``src``, into a tensor of the size that is sent."""
@@ -501,8 +453,8 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         if tensor.nbytes < self._single_below and 0 <= tag < RESERVED_TAGS and tensor.is_contiguous():
             self.last_choice = _ONE_STREAM
             return self._streams[0].recv([tensor], src, tag)
-        wire = self._message_wire(_one(tensors), tag)
-        flat, restore = _writable(tensor)
+        wire = self._message_wire(the_one(tensors), tag)
+        flat, restore = writable(tensor)
         return self._message(messages(wire, [(flat, src)], []), wire, tensor, restore)
 
     def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Any:
@@ -515,13 +467,18 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
 
     def recv_anysource(self, tensors: Sequence[Tensor] | Tensor, tag: int = 0) -> Any:
         """From whichever rank sends first; ``_source_rank()`` of the Work, once waited for, tells which."""
-        tensor = _one(tensors)
+        tensor = the_one(tensors)
         wire = self._message_wire(tensor, tag)
         if len(wire.streams) == 1 and tensor.is_contiguous():
             return wire.streams[0].recv_anysource([tensor], tag)
-        raise RuntimeError(
-            f"a message of {tensor.nbytes} bytes travels on {len(wire.streams)} streams, which could take their parts "
-            "from different ranks; name the source, or set NETBENCH_STREAMS=1"
+        flat, restore = writable(tensor)
+        return FromAny(
+            _finished(from_any(wire, flat), restore),
+            wire.posted,
+            self.options.timeout,
+            [tensor],
+            self._background.apart,
+            sender=lambda: wire.source,
         )
 
     # How it is done
@@ -601,7 +558,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
             options.reduceOp = _SUM if average else op
         if choice.streams == 1 and tensor.is_contiguous() and not average:
             return issue(self._first(), tensor, options)
-        flat, restore = _writable(tensor)
+        flat, restore = writable(tensor)
         posted: list[Any] = []
         streams = self._streams[: choice.streams]
 
@@ -610,7 +567,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
                 posted.append(issue(stream, part, options))
             yield from posted
             if average and root in (None, self._rank):
-                _divide(flat, self._world_size)
+                divide(flat, self._world_size)
             if restore is not None:
                 restore()
 
@@ -624,10 +581,10 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         _, timeout, sync = self._asked(opts)
         if choice.schedule == "gloo":
             return self._split_all_gather(choice, outputs, mine, timeout, results, restore)
-        flats, put_back = _all_writable(outputs)
-        finish = _then(put_back, restore)
+        flats, put_back = all_writable(outputs)
+        finish = then(put_back, restore)
         wire = self._wire(choice.streams)
-        source = _readable(mine)
+        source = readable(mine)
         if choice.schedule == "direct":
             return self._operation(direct(wire, flats, [source] * self._world_size), wire, results, timeout, finish)
         steps = ring_all_gather(wire, flats, source, choice.chunks)
@@ -645,10 +602,10 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
     ) -> Any:
         options = AllgatherOptions()
         options.timeout = timeout
-        flats, put_back = _all_writable(outputs)
-        finish = _then(put_back, restore)
+        flats, put_back = all_writable(outputs)
+        finish = then(put_back, restore)
         streams = self._streams[: choice.streams]
-        inputs = parts(_readable(mine), len(streams))
+        inputs = parts(readable(mine), len(streams))
         pieces = [parts(flat, len(streams)) for flat in flats]
         posted: list[Any] = []
 
@@ -665,8 +622,8 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
     def _reduce_scatter(self, output: Tensor, inputs: list[Tensor], opts: Any) -> Any:
         op, timeout, _ = self._asked(opts)
         choice = self._note("reduce_scatter", sum(tensor.nbytes for tensor in inputs))
-        fold = _FOLDS.get(op)
-        flat, restore = _writable(output)
+        fold = FOLDS.get(op)
+        flat, restore = writable(output)
         sizes = {tensor.numel() for tensor in inputs}
         if choice.schedule == "gloo" and len(sizes) == 1:
             return self._split_reduce_scatter(choice, flat, inputs, op, timeout, output, restore)
@@ -674,7 +631,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
             raise ValueError(f"reduce_scatter: {op} is not a reduction that this group has")
         wire = self._wire(choice.streams if len(sizes) == 1 else 1)
         steps = direct_reduce_scatter(wire, flat, inputs, fold)
-        return self._operation(steps, wire, [output], timeout, _then(_average(op, flat, self._world_size), restore))
+        return self._operation(steps, wire, [output], timeout, then(average(op, flat, self._world_size), restore))
 
     def _split_reduce_scatter(
         self,
@@ -689,7 +646,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         options = ReduceScatterOptions()
         options.timeout = timeout
         options.reduceOp = _SUM if op == _AVG else op
-        finish = _then(_average(op, flat, self._world_size), restore)
+        finish = then(average(op, flat, self._world_size), restore)
         streams = self._streams[: choice.streams]
         outputs = parts(flat, len(streams))
         pieces = [parts(tensor, len(streams)) for tensor in inputs]
@@ -741,121 +698,6 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         return best[1] > 1.25 * best[len(self._streams)]
 
 
-#: What is left to do with the results when the last message has come; None where nothing is.
-Finish = Callable[[], object] | None
-
-
-def check_limits(streams: int, world_size: int) -> None:
-    """Raises LaunchError when this process may not have as many descriptors or threads as ``streams`` need."""
-    descriptors = streams * (DESCRIPTORS_PER_STREAM + world_size - 1)
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = sum(1 for _ in Path("/proc/self/fd").iterdir()) if Path("/proc/self/fd").is_dir() else 0
-    if most != resource.RLIM_INFINITY and used + descriptors > most:
-        raise LaunchError(
-            f"{streams} streams between {world_size} ranks need {descriptors} descriptors; {used} of {most} are in "
-            f"use: take fewer streams, or raise the limit with ulimit -n {used + descriptors}"
-        )
-    threads = streams * THREADS_PER_STREAM
-    most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if most != resource.RLIM_INFINITY and threading.active_count() + threads > most:
-        raise LaunchError(
-            f"{streams} streams need {threads} threads and the limit of this user is {most}: take fewer streams, or "
-            "raise the limit with ulimit -u"
-        )
-
-
-def _count(variable: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"{variable}: {text!r} is not a stream count; use a whole number") from None
-
-
-def _connect(address: str, timeout: timedelta) -> Store:
-    """The store at ``host:port/prefix``."""
-    place, _, prefix = address.partition("/")
-    host, colon, port = place.rpartition(":")
-    if not colon or not port.isdecimal():
-        raise UsageError(f"{address!r} is not the address of a store; write host:port/prefix")
-    store = TCPStore(host.strip("[]"), int(port), is_master=False, wait_for_workers=False, timeout=timeout)
-    return PrefixStore(prefix, store)
-
-
-def _gloo_stream(store: Store, rank: int, world_size: int, options: ParallelOptions) -> Any:
-    gloo = _Gloo._Options()
-    interface = options.interface
-    if interface is None and (names := os.environ.get("GLOO_SOCKET_IFNAME")):
-        interface = names.split(",")[0]
-    if interface is not None:
-        gloo._devices = [_Gloo.create_device(interface=interface)]
-    else:
-        gloo._devices = [_Gloo.create_default_device()]
-    gloo._threads = 1
-    gloo._timeout = options.timeout
-    return _Gloo(store, rank, world_size, gloo)
-
-
-def _one(tensors: Sequence[Tensor] | Tensor) -> Tensor:
-    if isinstance(tensors, Tensor):
-        tensor = tensors
-    elif len(tensors) == 1:
-        tensor = tensors[0]
-    else:
-        raise ValueError(f"one tensor per call, not {len(tensors)}")
-    if tensor.device.type != "cpu":
-        raise ValueError(f"a tensor on {tensor.device} cannot be sent by Gloo's TCP transport; move it to the cpu")
-    return tensor
-
-
-def _check_dtypes(operation: str, output: Tensor, mine: Tensor) -> None:
-    if output.dtype != mine.dtype:
-        raise ValueError(f"{operation}: an output of {output.dtype} for an input of {mine.dtype}")
-
-
-def _check_alike(operation: str, output: Tensor, mine: Tensor) -> None:
-    if output.numel() != mine.numel() or output.dtype != mine.dtype:
-        _check_dtypes(operation, output, mine)
-        raise ValueError(f"{operation}: an output of {output.numel()} elements for an input of {mine.numel()}")
-
-
-def _readable(tensor: Tensor) -> Tensor:
-    """The elements in order, as one dimension: a view where they lie so, a copy otherwise."""
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    return tensor if tensor.dim() == 1 and tensor.is_contiguous() else tensor.contiguous().view(-1)
-
-
-def _writable(tensor: Tensor) -> tuple[Tensor, Finish]:
-    """As ``_readable``, with what puts the result back where a copy was made."""
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    if tensor.is_contiguous():
-        return (tensor if tensor.dim() == 1 else tensor.view(-1)), None
-    copy = tensor.contiguous()
-    return copy.view(-1), lambda: tensor.copy_(copy)
-
-
-def _all_writable(tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Finish]:
-    flats, restores = [], []
-    for tensor in tensors:
-        flat, restore = _writable(tensor)
-        flats.append(flat)
-        if restore is not None:
-            restores.append(restore)
-    return flats, (lambda: [restore() for restore in restores]) if restores else None
-
-
-def _then(first: Finish, second: Finish) -> Finish:
-    if first is None or second is None:
-        return first or second
-
-    def both() -> None:
-        first()
-        second()
-
-    return both
-
-
 def _finished(steps: Schedule, finish: Finish) -> Iterator[Any]:
     """``steps``, and then what is left to do."""
     if finish is None:
@@ -866,18 +708,6 @@ def _finished(steps: Schedule, finish: Finish) -> Iterator[Any]:
         finish()
 
     return with_finish()
-
-
-def _rows(flat: Tensor, tensor: Tensor, splits: Sequence[int], world_size: int, side: str) -> list[Tensor]:
-    if not splits:
-        if tensor.dim() and tensor.size(0) % world_size:
-            raise ValueError(f"all_to_all: {tensor.size(0)} {side} rows do not divide among {world_size} ranks")
-        return blocks(flat, world_size)
-    rows = tensor.size(0)
-    if len(splits) != world_size or sum(splits) != rows:
-        raise ValueError(f"all_to_all: {side} splits {list(splits)} do not share {rows} rows among {world_size} ranks")
-    width = flat.numel() // rows if rows else 0
-    return list(torch.split(flat, [count * width for count in splits]))
 
 
 def _root(opts: Any) -> int:
@@ -895,26 +725,3 @@ def _plain(opts: Any) -> Any:
     plain.reduceOp = opts.reduceOp
     plain.timeout = opts.timeout
     return plain
-
-
-#: What accumulates one contribution into another, for each reduction that this group has itself.
-_FOLDS: dict[Any, Fold] = {
-    _Op.SUM: torch.Tensor.add_,
-    _Op.AVG: torch.Tensor.add_,
-    _Op.PRODUCT: torch.Tensor.mul_,
-    _Op.MAX: lambda total, part: torch.maximum(total, part, out=total),
-    _Op.MIN: lambda total, part: torch.minimum(total, part, out=total),
-    _Op.BAND: torch.Tensor.bitwise_and_,
-    _Op.BOR: torch.Tensor.bitwise_or_,
-    _Op.BXOR: torch.Tensor.bitwise_xor_,
-}
-
-
-def _average(op: Any, flat: Tensor, world_size: int) -> Finish:
-    return (lambda: _divide(flat, world_size)) if op == _AVG else None
-
-
-def _divide(flat: Tensor, world_size: int) -> None:
-    if not flat.is_floating_point():
-        raise ValueError(f"an average of {flat.dtype} is not whole; use SUM")
-    flat.div_(world_size)

@@ -32,7 +32,7 @@ class Wire:
     are, for each distance round the ring, the rank to receive from and the rank to send to.
     """
 
-    __slots__ = ("peers", "posted", "rank", "streams", "tag", "world_size")
+    __slots__ = ("peers", "posted", "rank", "source", "streams", "tag", "world_size")
 
     def __init__(
         self, streams: Sequence[Any], rank: int, world_size: int, tag: int, peers: Sequence[tuple[int, int]]
@@ -43,6 +43,7 @@ class Wire:
         self.tag = tag
         self.peers = peers
         self.posted: list[Any] = []
+        self.source = -1  # who has sent, where any rank may
 
     def send(self, tensor: Tensor, peer: int, stream: int = 0) -> Any:
         """The whole tensor on one stream."""
@@ -86,6 +87,16 @@ def messages(wire: Wire, receives: Sequence[tuple[Tensor, int]], sends: Sequence
     for tensor, peer in sends:
         wire.send_parts(tensor, peer)
     yield from wire.posted
+
+
+def from_any(wire: Wire, tensor: Tensor) -> Schedule:
+    """One message from whichever rank sends first: its first part tells whom to ask for the others."""
+    first, *others = parts(tensor, len(wire.streams))
+    work = wire.streams[0].recv_anysource([first], wire.tag)
+    wire.posted.append(work)
+    yield work
+    wire.source = work._source_rank()
+    yield from [wire.recv(part, wire.source, stream) for stream, part in enumerate(others, start=1)]
 
 
 def direct(wire: Wire, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Schedule:

@@ -13,7 +13,6 @@ import os
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import distributed as dist
 
 from netbench.errors import UsageError

@@ -175,6 +175,22 @@ class Operation(dist.Work):
             future.set_exception(error if isinstance(error, Exception) else RuntimeError(str(error)))
 
 
+class FromAny(Operation):
+    """A message that may come from any rank; ``sender`` tells which, once it has come."""
+
+    def __init__(self, *arguments: Any, sender: Callable[[], int]) -> None:
+        super().__init__(*arguments)
+        self._sender = sender
+        # The sender of a long message waits until its later parts are asked for, which is after the first has come.
+        self.start()
+
+    def _source_rank(self) -> int:
+        self.wait()
+        return self._sender()
+
+    source_rank = _source_rank
+
+
 def _remaining(deadline: float) -> timedelta:
     # A millisecond is the least that Gloo counts; nought would mean its own timeout.
     return timedelta(seconds=max(0.001, deadline - time.monotonic()))

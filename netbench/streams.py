@@ -1,0 +1,125 @@
+"""The streams of a parallel group: how many, over what, at what cost, and how each is opened."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCPStore
+
+from netbench.errors import LaunchError, UsageError
+from netbench.tuning import TuningTable, read_table
+
+#: What each stream costs: Gloo's I/O thread, its two worker threads, and its descriptors beside one per peer.
+THREADS_PER_STREAM = 3
+DESCRIPTORS_PER_STREAM = 5
+
+_Gloo: Any = ProcessGroupGloo
+
+
+@dataclass(frozen=True)
+class ParallelOptions:
+    """How a ParallelProcessGroup is set up; every rank must have the same.
+
+    ``streams``: exactly that many for every message, or None to choose for each message among ``max_streams``.
+    ``schedule``: where an operation has a schedule of this name, always that one; ``gloo`` is Gloo's own.
+    ``tuning``: what ``netbench tune`` found; it decides everything, unless ``streams`` is given.
+    ``interface``: the network interface to bind to; None takes Gloo's default, GLOO_SOCKET_IFNAME included.
+    ``timeout``: the limit of one whole operation, and of connecting.
+    """
+
+    streams: int | None = None
+    max_streams: int = 16
+    schedule: str | None = None
+    tuning: TuningTable | None = None
+    interface: str | None = None
+    timeout: timedelta = timedelta(minutes=30)
+
+    def __post_init__(self) -> None:
+        for name, count in (("streams", self.streams), ("max_streams", self.max_streams)):
+            if count is not None and not 1 <= count <= 512:
+                raise UsageError(f"{name}: {count} is not a stream count; use whole numbers from 1 to 512")
+        if self.timeout <= timedelta(0):
+            raise UsageError(f"timeout: {self.timeout} is not a time to wait; use more than nought")
+
+    @property
+    def opened(self) -> int:
+        """How many streams are opened."""
+        if self.streams is not None:
+            return self.streams
+        return self.tuning.streams if self.tuning is not None else self.max_streams
+
+    @classmethod
+    def from_environment(cls, timeout: timedelta | None = None) -> ParallelOptions:
+        """What NETBENCH_STREAMS, _MAX_STREAMS, _SCHEDULE, _TUNING (a path) and _INTERFACE say.
+
+        Raises UsageError naming the variable and its value.
+        """
+        options = cls() if timeout is None else cls(timeout=timeout)
+        streams = os.environ.get("NETBENCH_STREAMS", "auto")
+        if streams != "auto":
+            options = replace(options, streams=_count("NETBENCH_STREAMS", streams))
+        if most := os.environ.get("NETBENCH_MAX_STREAMS"):
+            options = replace(options, max_streams=_count("NETBENCH_MAX_STREAMS", most))
+        if path := os.environ.get("NETBENCH_TUNING"):
+            options = replace(options, tuning=read_table(Path(path)))
+        return replace(
+            options,
+            schedule=os.environ.get("NETBENCH_SCHEDULE") or None,
+            interface=os.environ.get("NETBENCH_INTERFACE") or None,
+        )
+
+
+def check_limits(streams: int, world_size: int) -> None:
+    """Raises LaunchError when this process may not have as many descriptors or threads as ``streams`` need."""
+    descriptors = streams * (DESCRIPTORS_PER_STREAM + world_size - 1)
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = sum(1 for _ in Path("/proc/self/fd").iterdir()) if Path("/proc/self/fd").is_dir() else 0
+    if most != resource.RLIM_INFINITY and used + descriptors > most:
+        raise LaunchError(
+            f"{streams} streams between {world_size} ranks need {descriptors} descriptors; {used} of {most} are in "
+            f"use: take fewer streams, or raise the limit with ulimit -n {used + descriptors}"
+        )
+    threads = streams * THREADS_PER_STREAM
+    most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if most != resource.RLIM_INFINITY and threading.active_count() + threads > most:
+        raise LaunchError(
+            f"{streams} streams need {threads} threads and the limit of this user is {most}: take fewer streams, or "
+            "raise the limit with ulimit -u"
+        )
+
+
+def connect(address: str, timeout: timedelta) -> Store:
+    """The store at ``host:port/prefix``."""
+    place, _, prefix = address.partition("/")
+    host, colon, port = place.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise UsageError(f"{address!r} is not the address of a store; write host:port/prefix")
+    store = TCPStore(host.strip("[]"), int(port), is_master=False, wait_for_workers=False, timeout=timeout)
+    return PrefixStore(prefix, store)
+
+
+def open_stream(store: Store, rank: int, world_size: int, options: ParallelOptions) -> Any:
+    gloo = _Gloo._Options()
+    interface = options.interface
+    if interface is None and (names := os.environ.get("GLOO_SOCKET_IFNAME")):
+        interface = names.split(",")[0]
+    if interface is not None:
+        gloo._devices = [_Gloo.create_device(interface=interface)]
+    else:
+        gloo._devices = [_Gloo.create_default_device()]
+    gloo._threads = 1
+    gloo._timeout = options.timeout
+    return _Gloo(store, rank, world_size, gloo)
+
+
+def _count(variable: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{variable}: {text!r} is not a stream count; use a whole number") from None
