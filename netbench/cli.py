@@ -344,28 +344,6 @@ def list_() -> None:
         for name, line in entries.items():
             print(f"  {name:{width}}  {line}")
         print()
-@app.command("import")
-def import_(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Each becomes a run of its own.")],
-    tool: Annotated[str | None, typer.Option(help="nccl-tests, iperf3, osu or gloo-471; else by its looks.")] = None,
-    mode: Annotated[str | None, typer.Option(help="What was run, where the file does not say.")] = None,
-    world_size: Annotated[int | None, typer.Option(help="How many ranks, where the file does not say.")] = None,
-    backend: Annotated[str | None, typer.Option(help="Over what, if not as usual for the tool.")] = None,
-    in_place: Annotated[bool, typer.Option("--in-place", help="Of nccl-tests, take the in-place columns.")] = False,
-    name: Annotated[str | None, typer.Option(help="A word in the run's id; the tool's name by default.")] = None,
-    question: Annotated[str, typer.Option(help="What the run is to answer, a line.")] = "",
-    out: Annotated[Path, typer.Option(help="Where runs are put.")] = Path("results"),
-) -> None:
-    """Make runs of other tools' output, to be shown and drawn beside ours; print their folders."""
-    from netbench.importers import TOOLS, Given, import_file
-    from netbench.modes import MODES
-
-    chosen = None if tool is None else _member("--tool", TOOLS, tool).name
-    given = Given(None if mode is None else _member("--mode", MODES, mode).name, world_size, backend, in_place)
-    for path in files:
-        print(import_file(path, chosen, given, out, name, question, ["netbench", *sys.argv[1:]]).path)
-
-
 
 
 labs = typer.Typer(help="Emulated hosts with a known link, to look inside.", no_args_is_help=True)
