@@ -1,4 +1,8 @@
-"""Every wait ends: a rank that never comes is an error within the limit, not a hang."""
+"""Every wait ends: a rank that never comes is an error within the limit, not a hang.
+
+The file's name makes it the last of its folder: groups that lost a peer go on trying in the background, which would
+disturb tests that count this process's connections.
+"""
 
 from __future__ import annotations
 
