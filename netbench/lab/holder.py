@@ -25,6 +25,9 @@ from netbench.lab.spec import LabSpec
 #: Processes in the lab have this long to end by themselves.
 _GRACE_S = 2.0
 
+#: A killed process is gone at once, unless the kernel is busy with it; the lab does not wait for that for ever.
+_KILL_LIMIT_S = 5.0
+
 
 def hold(spec: LabSpec, stay: bool) -> None:
     owner = None if stay else os.getppid()
@@ -79,22 +82,20 @@ def _wait(stay: bool) -> None:
 
 def _end_residents(networks: set[tuple[int, int]]) -> None:
     """Asks all processes in these namespaces to end, and ends those that do not."""
-    deadline = time.monotonic() + _GRACE_S
-    kind = signal.SIGTERM
-    # Every round looks anew, so that what a dying process has started is found too.
-    for _ in range(200):
-        residents = _residents(networks)
-        if not residents:
-            return
-        for pid in residents:
-            _signal(pid, kind, networks)
-        kind = signal.SIGKILL if time.monotonic() > deadline else signal.Signals(0)
-        time.sleep(0.02)
+    for kind, limit_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _KILL_LIMIT_S)):
+        deadline = time.monotonic() + limit_s
+        asked: set[int] = set()
+        # Every round looks anew, so that what a dying process has started is found too.
+        while (residents := _residents(networks)) and time.monotonic() < deadline:
+            for pid in residents - asked:
+                _signal(pid, kind, networks)
+            asked |= residents
+            time.sleep(0.02)
 
 
-def _residents(networks: set[tuple[int, int]]) -> list[int]:
+def _residents(networks: set[tuple[int, int]]) -> set[int]:
     pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
-    return [pid for pid in pids if pid != os.getpid() and _is_in(pid, networks)]
+    return {pid for pid in pids if pid != os.getpid() and _is_in(pid, networks)}
 
 
 def _is_in(pid: int, networks: set[tuple[int, int]]) -> bool:

@@ -60,7 +60,7 @@ _FIRST_FLOW_CLASS = 0x10100
 _NETEM_CHILD = 0x20000
 
 #: Connections numbered before the classes are used a second time; more than a host has busy at once.
-_FLOW_CLASSES = 256
+_FLOW_CLASSES = 128
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def _number_connections() -> None:
 
     As nft writes it, where the mark of a connection is the handle of its class::
 
-        ct mark 0 ct mark set numgen inc mod 256 offset 0x10100
+        ct mark 0 ct mark set numgen inc mod 128 offset 0x10100
         meta priority set ct mark
 
     The first rule asks for a missing mark, not for a new connection: the first packet that a server sends belongs

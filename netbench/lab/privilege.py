@@ -16,37 +16,53 @@ Way = Literal["root", "user namespace"]
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21, "CAP_SETFCAP": 31}
 
 
+#: Settings that can close the way; read as sysctl does.
+_SETTINGS = (
+    "kernel.apparmor_restrict_unprivileged_userns",
+    "kernel.unprivileged_userns_clone",
+    "user.max_net_namespaces",
+    "user.max_user_namespaces",
+)
+
+
 class Machine:
-    """What the kernel grants this process; a test puts another in its place."""
+    """What the kernel grants this process at first; a test puts another in its place.
+
+    All is read at once: inside a new user namespace, even one that turns out to be of no use, every process has all
+    capabilities and the settings are others.
+    """
+
+    def __init__(self) -> None:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        self._status = dict(line.split(":", 1) for line in lines)
+        self._settings = {name: _read_setting(name) for name in _SETTINGS}
+        self._user, self._group = os.geteuid(), os.getegid()
 
     def holds(self, capability: str) -> bool:
-        return bool(int(self._status("CapEff"), 16) >> _CAPABILITIES[capability] & 1)
+        return bool(int(self._status["CapEff"], 16) >> _CAPABILITIES[capability] & 1)
 
     def is_root(self) -> bool:
-        return os.geteuid() == 0
+        return self._user == 0
 
     def filtered(self) -> bool:
         """Whether system calls pass a seccomp filter, as in most containers."""
-        return self._status("Seccomp") == "2"
+        return self._status.get("Seccomp", "0").strip() == "2"
 
-    def sysctl(self, name: str) -> str | None:
-        """The setting's value; None where this kernel has no such setting."""
-        try:
-            return Path("/proc/sys", *name.split(".")).read_text().strip()
-        except OSError:
-            return None
+    def setting(self, name: str) -> str | None:
+        """None where this kernel has no such setting."""
+        return self._settings[name]
 
     def unshare(self, kinds: int) -> None:
-        user_id, group_id = os.geteuid(), os.getegid()
         namespaces.unshare(kinds)
         if kinds & namespaces.USER:
-            namespaces.become_root_inside(user_id, group_id)
+            namespaces.become_root_inside(self._user, self._group)
 
-    def _status(self, field: str) -> str:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith(f"{field}:"):
-                return line.split()[1]
-        return "0"
+
+def _read_setting(name: str) -> str | None:
+    try:
+        return Path("/proc/sys", *name.split(".")).read_text().strip()
+    except OSError:
+        return None
 
 
 def take_network(machine: Machine) -> Way:
@@ -76,19 +92,19 @@ def _refusal(error: OSError, missing: list[str], machine: Machine) -> str:
 
 def _cause(error: OSError, machine: Machine, through_user_namespace: bool) -> tuple[str, str]:
     """What refused, and the remedy."""
-    if machine.sysctl("user.max_net_namespaces") == "0":
+    if machine.setting("user.max_net_namespaces") == "0":
         return _setting("user.max_net_namespaces", "0", "1024")
     if through_user_namespace:
-        if machine.sysctl("user.max_user_namespaces") == "0":
+        if machine.setting("user.max_user_namespaces") == "0":
             return _setting("user.max_user_namespaces", "0", "1024")
-        if machine.sysctl("kernel.unprivileged_userns_clone") == "0":
+        if machine.setting("kernel.unprivileged_userns_clone") == "0":
             return _setting("kernel.unprivileged_userns_clone", "0", "1")
-        if machine.sysctl("kernel.apparmor_restrict_unprivileged_userns") == "1":
+        if machine.setting("kernel.apparmor_restrict_unprivileged_userns") == "1":
             return _setting("kernel.apparmor_restrict_unprivileged_userns", "1", "0")
         if machine.is_root() and not machine.holds("CAP_SETFCAP"):
             # Since Linux 5.12 only this lets root be root of a user namespace, too.
             return "root may make one only with CAP_SETFCAP", "run netbench as another user"
-        if machine.sysctl("user.max_user_namespaces") is None:
+        if machine.setting("user.max_user_namespaces") is None:
             return "this kernel has no user namespaces (CONFIG_USER_NS)", "use a kernel that has them"
     if error.errno == errno.ENOSPC:
         return (

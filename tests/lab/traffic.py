@@ -1,6 +1,6 @@
 """One end of K plain TCP connections, for rate checks.
 
-``traffic.py listen|connect ADDRESS SEND RECEIVE CONNECTIONS ROUNDS``
+``traffic.py listen|connect ADDRESS SEND RECEIVE CONNECTIONS ROUNDS``; every wait has a limit.
 
 SEND and RECEIVE are bytes per connection and round. Prints when each round's sending began and its receiving ended,
 in ns of the monotonic clock, which all processes of a machine share.
@@ -40,7 +40,10 @@ def connections(role: str, address: str, count: int) -> list[socket.socket]:
 
 def receive(connection: socket.socket, count: int) -> None:
     while count:
-        count -= len(connection.recv(min(count, 1 << 16)))
+        data = connection.recv(min(count, 1 << 16))
+        if not data:
+            raise ConnectionError("the peer has gone")
+        count -= len(data)
 
 
 def one_round(ends: list[socket.socket], send: int, receive_: int) -> dict[str, int]:

@@ -45,7 +45,7 @@ class MadeUp(Machine):
     def filtered(self) -> bool:
         return self.seccomp
 
-    def sysctl(self, name: str) -> str | None:
+    def setting(self, name: str) -> str | None:
         return self.settings.get(name)
 
     def unshare(self, kinds: int) -> None:
