@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,7 @@ from netbench import config as configuration
 from netbench.errors import NetbenchError, Stopped, UsageError
 from netbench.plan import Plan, make_plan
 from netbench.registry import Registry, Thing
-from netbench.units import format_bytes
+from netbench.units import about_seconds, format_bytes
 
 if TYPE_CHECKING:
     from netbench.lab import LabEntry
@@ -84,7 +85,18 @@ def sweep(
     timelines: Annotated[
         str | None, _axis("timelines", "Read the interface's counters so often during a case, as 0,2ms.")
     ] = None,
-    iterations: Annotated[str | None, _axis("iterations", "Timed iterations a case.")] = None,
+    iterations: Annotated[
+        str | None, _axis("iterations", "Timed iterations of each case, exactly; auto: as many as it takes.")
+    ] = None,
+    budget: Annotated[str | None, _axis("budget", "Where auto: seconds for each case in a launch.")] = None,
+    precision: Annotated[
+        str | None, _axis("precision", "Where auto: enough when the median is known so well, as 5%.")
+    ] = None,
+    rounds: Annotated[str | None, _axis("rounds", "Visits to each case in a launch, interleaved.")] = None,
+    launches: Annotated[str | None, _axis("launches", "How often the workers are started anew.")] = None,
+    rigorous: Annotated[
+        bool, typer.Option("--rigorous", help="Short for --budget 3s --precision 2% --launches 3.")
+    ] = False,
     warmup: Annotated[str | None, _axis("warmup", "Iterations before them, recorded but not counted.")] = None,
     pause: Annotated[str | None, _axis("pause", "Between iterations, as 0.1 or 100ms.")] = None,
     timeout: Annotated[str | None, _axis("timeout", "Limit of one operation, as 60 or 60s.")] = None,
@@ -106,6 +118,8 @@ def sweep(
     """Launch torchrun workers and measure the product of the axes; every option is a TOML key of the same name."""
     given = dict(locals())
     options = {key: given[key] for key in configuration.SweepConfig.model_fields if given[key] is not None}
+    if rigorous:
+        options = configuration.RIGOROUS | options
     if resume is not None:
         given_too = [*options, *(["CONFIG.toml"] if config else []), *(["only"] if only else [])]
         if given_too:
@@ -262,12 +276,34 @@ def explain(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the experiments' cases; start nothing.")] = False,
 ) -> None:
     """Say why all_gather takes longer than its bytes: measure what separates the causes, and print the verdicts."""
-    from netbench.explain.experiments import whole_plan
-
+    begun = time.monotonic()
     given = {"lab": lab, "interface": interface, "out": out, "size": size}
     options = {key: value for key, value in given.items() if value is not None}
+    ended: NetbenchError | None = None
     if path is None:
-        settings, plan = whole_plan(configuration.resolve(None, options))
+        from netbench.experiments import Setting, whole_plan
+
+        setting = Setting.of(options)
+        plan = _runnable(setting.config(), whole_plan(setting))
+        if dry_run:
+            _print_plan(plan)
+            return
+        folder, manifest = _new_run(setting.config(), plan)
+        ended = _measure(folder, manifest)
+        if isinstance(ended, Stopped):
+            _raise_end(folder, ended)
+        path = folder.path
+    elif options or dry_run:
+        given_too = ", ".join(f"--{key}" for key in options) or "--dry-run"
+        raise UsageError(f"{path}: names a run that is there already; leave out {given_too}")
+    from netbench.explain.report import explain, write_report, write_verdicts
+    from netbench.summary import load_run
+
+    explanation = explain(load_run(path))
+    write_verdicts(explanation, sys.stdout)
+    sys.stdout.flush()
+    print(f"report: {write_report(explanation)}\nin {about_seconds(time.monotonic() - begun)}", file=sys.stderr)
+    _raise_end(explanation.run.folder, ended)
 
 
 @app.command()

@@ -99,6 +99,16 @@ def _timeline(item: object) -> Iterable[float]:
     return [seconds]
 
 
+def _iterations(value: object) -> object:
+    return None if value == "auto" else _no_truth(value)
+
+
+def _share(value: object) -> object:
+    """``5%`` is 0.05."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", value) if isinstance(value, str) else None
+    return float(match[1]) / 100 if match else _no_truth(value)
+
+
 def _seconds(value: object) -> object:
     return parse_seconds(value) if isinstance(value, str) else _no_truth(value)
 
@@ -109,6 +119,10 @@ def _lab(value: object) -> object:
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Count = Annotated[int, BeforeValidator(_no_truth)]
+
+
+#: What ``--rigorous`` is short for.
+RIGOROUS: dict[str, object] = {"budget": "3s", "precision": "2%", "launches": "3"}
 
 
 class SweepConfig(BaseModel):
@@ -129,7 +143,11 @@ class SweepConfig(BaseModel):
     mallocs: Annotated[list[str], _each(_choice("malloc", MALLOCS))] = ["default"]
     timelines: Annotated[list[float], _each(_timeline)] = [0.0]
     sizes_of: Annotated[str, BeforeValidator(lambda value: _choice("kind of size", SIZE_KINDS)(value)[0])] = "tensor"
-    iterations: Count = Field(20, ge=1, le=1_000_000)
+    iterations: Annotated[Annotated[int, Field(ge=1, le=1_000_000)] | None, BeforeValidator(_iterations)] = None
+    budget: Seconds = Field(0.3, gt=0, le=86400)
+    precision: Annotated[float, BeforeValidator(_share), Field(gt=0, lt=1)] = 0.05
+    rounds: Count = Field(3, ge=1, le=1000)
+    launches: Count = Field(1, ge=1, le=1000)
     warmup: Count = Field(3, ge=0, le=1_000_000)
     pause: Seconds = Field(0.0, ge=0, le=3600)
     timeout: Seconds = Field(60.0, gt=0, le=86400)
@@ -137,6 +155,11 @@ class SweepConfig(BaseModel):
     lab: Annotated[str | None, BeforeValidator(_lab)] = None
     seed: Count = Field(0, ge=0, lt=2**63)
     out: str = Field("results", min_length=1)
+
+    @property
+    def rounds_used(self) -> int:
+        """Rounds in one launch: no more than there are iterations."""
+        return min(self.rounds, self.iterations or self.rounds)
 
     @field_serializer("streams")
     def _as_written(self, streams: list[int]) -> list[int | str]:

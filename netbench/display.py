@@ -46,10 +46,13 @@ class Display:
         self.total = 0
         self.done = 0
         self._weights: dict[str, float] = {}
+        self._visits = 1
         self._weight_done = 0.0
         self._first: float | None = None
 
-    def begin(self, manifest: Manifest, remaining: Sequence[Case]) -> None:
+    def begin(self, manifest: Manifest, remaining: Sequence[Case], visits: int = 1) -> None:
+        """``visits`` is how often each case is visited before it is finished."""
+        self._visits = visits
         self.total = len(manifest.cases)
         self.done = self.total - len(remaining)
         self._weights = {case.id: _weight(case) for case in remaining}
@@ -58,6 +61,11 @@ class Display:
 
     def started(self, case: Case) -> None:
         self._first = self._first or time.monotonic()
+
+    def visited(self, case: Case, time_s: float) -> None:
+        share = _weight(case) / self._visits
+        self._weights[case.id] = self._weights.get(case.id, 0.0) - share
+        self._weight_done += share
 
     def finished(self, case: Case, time_s: float, status: str) -> None:
         self._count(Row(case, time_s, "" if status == "ok" else status))
@@ -120,8 +128,8 @@ class LiveDisplay(Display):
         # Two refreshes a second are enough for the eye and leave the CPU to the ranks.
         self._live = Live(console=console, refresh_per_second=2, get_renderable=self._render)
 
-    def begin(self, manifest: Manifest, remaining: Sequence[Case]) -> None:
-        super().begin(manifest, remaining)
+    def begin(self, manifest: Manifest, remaining: Sequence[Case], visits: int = 1) -> None:
+        super().begin(manifest, remaining, visits)
         self._begun = time.monotonic()
         self._live.start()
 

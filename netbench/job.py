@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -13,6 +14,9 @@ from netbench.errors import RecordError
 from netbench.lab import HostAddress
 from netbench.model import Case
 from netbench.record import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from netbench.stopping import StopRule
 
 
 class Place(NamedTuple):
@@ -32,8 +36,15 @@ class Job(BaseModel):
     launch: int
     run_folder: Path
     cases: list[Case]
-    iterations: int
+    #: Which of the sweep's repeated launches this belongs to, from 0; a launch that died has a successor in the same.
+    repetition: int = 0
+    repetitions: int = 1
+    rounds: int = 1
+    iterations: int | None
+    budget_s: float = 1.0
+    precision: float = 0.05
     warmup: int
+    seed: int = 0
     pause_s: float
     timeout_s: float
     interface: str
@@ -46,6 +57,18 @@ class Job(BaseModel):
     @property
     def world_size(self) -> int:
         return max(case.world_size for case in self.cases)
+
+    @property
+    def stop_rule(self) -> StopRule:
+        # Brings numpy, which the parent does without.
+        from netbench.stopping import StopRule
+
+        return StopRule(self.iterations, self.rounds, self.budget_s, self.precision)
+
+    def in_round(self, round: int) -> list[Case]:
+        """The cases in an order of their own for each round, so that drift of the machine does not follow an axis."""
+        order = random.Random(f"{self.seed}/{self.repetition}/{round}")
+        return order.sample(self.cases, len(self.cases))
 
     def move(self, rank: int) -> Place:
         """Brings this process to where its rank belongs, before it has opened a socket, and says where that is."""

@@ -17,8 +17,8 @@ from netbench.modes import Buffers, Mode, Step
 from netbench.payload import POISON, Payload
 from netbench.record import MEASURED
 
-#: (user ns, system ns, minor faults) of this process so far, over all of its threads.
-Usage = tuple[int, int, int]
+#: What MEASURED has after ``duration_ns``, of this process so far, over all of its threads.
+Usage = tuple[int, int, int, int, int]
 
 
 def time_iterations(
@@ -31,7 +31,7 @@ def time_iterations(
     usage: Callable[[], Usage] | None = None,
     between: Callable[[], None] = lambda: None,
 ) -> np.ndarray:
-    """Runs ``count`` iterations and returns int64 of shape (count, len(MEASURED)).
+    """Runs ``count`` iterations and returns int64 of shape (count, len(MEASURED)), launch and round left at 0.
 
     Between the two clock readings stands the operation and nothing else. ``between`` is called after each iteration,
     outside of them: pauses and signs of life belong there.
@@ -43,20 +43,12 @@ def time_iterations(
     try:
         for index in range(count):
             barrier()
-            user, system, faults = usage()
+            before = usage()
             start = clock()
             operation()
             stop = clock()
-            user_after, system_after, faults_after = usage()
-            samples[index] = (
-                index,
-                warmup,
-                start,
-                stop - start,
-                user_after - user,
-                system_after - system,
-                faults_after - faults,
-            )
+            used = [late - early for early, late in zip(before, usage(), strict=True)]
+            samples[index] = (index, warmup, 0, 0, start, stop - start, *used)
             between()
     finally:
         gc.enable()
@@ -64,9 +56,9 @@ def time_iterations(
 
 
 def process_usage() -> Usage:
-    """CPU time and page faults of the whole process, Gloo's own threads included."""
+    """CPU time, page faults and context switches of the whole process, Gloo's own threads included."""
     now = resource.getrusage(resource.RUSAGE_SELF)
-    return int(now.ru_utime * 1e9), int(now.ru_stime * 1e9), now.ru_minflt
+    return int(now.ru_utime * 1e9), int(now.ru_stime * 1e9), now.ru_minflt, now.ru_nvcsw, now.ru_nivcsw
 
 
 def make_operation(

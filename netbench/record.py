@@ -34,11 +34,15 @@ SCHEMA_VERSION = 1
 MEASURED = (
     "iteration",
     "warmup",
+    "launch",
+    "round",
     "start_ns",
     "duration_ns",
     "cpu_user_ns",
     "cpu_system_ns",
     "minor_faults",
+    "voluntary_switches",
+    "involuntary_switches",
 )
 
 #: What is read at once for a timeline: the monotonic clock, and the interface's counters of bytes, headers included.
@@ -143,6 +147,10 @@ class RunFolder:
 
     def sample_file(self, case_id: str) -> Path:
         return self.samples / f"{case_id}.parquet"
+
+    def partial_file(self, case_id: str) -> Path:
+        """The samples of a case that has rounds to come."""
+        return self.path / "partial" / f"{case_id}.parquet"
 
     def timeline_file(self, case_id: str) -> Path:
         return self.path / "timeline" / f"{case_id}.parquet"
@@ -290,9 +298,55 @@ def samples_table(
     return pa.table(columns, metadata=_metadata(run_id, case) | {"netbench.facts": json.dumps(facts, allow_nan=False)})
 
 
-def write_samples(folder: RunFolder, case: Case, table: pyarrow.Table) -> None:
-    """Puts a finished case on disk, whole or not at all. Raises StorageError."""
-    _write_table(folder.sample_file(case.id), table)
+def write_samples(folder: RunFolder, case: Case, table: pyarrow.Table, finished: bool = True) -> None:
+    """Puts a case on disk, whole or not at all: among the finished ones, or among those with rounds to come.
+
+    Raises StorageError.
+    """
+    partial = folder.partial_file(case.id)
+    if finished:
+        _write_table(folder.sample_file(case.id), table)
+        partial.unlink(missing_ok=True)
+    else:
+        _make_folder(partial.parent)
+        _write_table(partial, table)
+
+
+def visits_done(folder: RunFolder, case: Case) -> int:
+    """How often a case that has rounds to come has been visited. Raises RecordError when its file is damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder.partial_file(case.id)
+    try:
+        return int(json.loads(pq.read_metadata(path).metadata[b"netbench.facts"])["visits"])
+    except FileNotFoundError:
+        return 0
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        raise RecordError(f"{path}: is damaged: {error}; delete it, and the case begins anew") from None
+
+
+def read_partial(folder: RunFolder, case: Case) -> tuple[list[tuple[int, numpy.ndarray]], dict[str, Any]] | None:
+    """What ``samples_table`` was given for a case that has rounds to come; None where nothing is on disk.
+
+    Raises RecordError, naming the file, when it is damaged.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder.partial_file(case.id)
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, pa.ArrowException) as error:
+        raise RecordError(f"{path}: is damaged: {error}; delete it, and the case begins anew") from None
+    warmup = np.array([phase == "warmup" for phase in table["phase"].to_pylist()], np.int64)
+    columns = [warmup if name == "warmup" else table[name].to_numpy() for name in MEASURED]
+    rows, ranks = np.stack(columns, axis=1), table["rank"].to_numpy()
+    facts = json.loads(table.schema.metadata[b"netbench.facts"])
+    return [(int(rank), rows[ranks == rank]) for rank in dict.fromkeys(ranks.tolist())], facts
 
 
 def timeline_table(run_id: str, case: Case, readings: Sequence[tuple[int, numpy.ndarray]]) -> pyarrow.Table:
@@ -310,11 +364,15 @@ def timeline_table(run_id: str, case: Case, readings: Sequence[tuple[int, numpy.
 def write_timeline(folder: RunFolder, case: Case, table: pyarrow.Table) -> None:
     """Puts a case's readings beside its samples, and before them. Raises StorageError."""
     path = folder.timeline_file(case.id)
-    try:
-        path.parent.mkdir(exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{path.parent}: cannot be made: {error.strerror}") from None
+    _make_folder(path.parent)
     _write_table(path, table)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be made: {error.strerror}") from None
 
 
 def _metadata(run_id: str, case: Case) -> dict[str, str]:

@@ -25,7 +25,7 @@ from netbench.launch import LAUNCHERS, Launcher
 from netbench.model import Case, Skip
 from netbench.plan import Plan
 from netbench.processes import end
-from netbench.record import Failure, LabFacts, Launch, Manifest, RunFolder, create_run_folder
+from netbench.record import Failure, LabFacts, Launch, Manifest, RunFolder, create_run_folder, visits_done
 from netbench.signals import stopping
 from netbench.units import about_seconds
 
@@ -106,7 +106,7 @@ class Sweep:
             status = "interrupted"
             try:
                 remaining = self._remaining()
-                self.display.begin(self.manifest, remaining)
+                self.display.begin(self.manifest, remaining, self.config.rounds_used * self.config.launches)
                 while remaining:
                     self._launch(remaining)
                     remaining = self._remaining()
@@ -126,7 +126,11 @@ class Sweep:
         ended |= {skip.id for skip in self.manifest.skips}
         plan = Plan(tuple(self.manifest.cases), ()).shuffled(self.config.seed)
         cases = [case for case in plan.cases if case.id not in ended]
-        return sorted(cases, key=lambda case: case.malloc)  # stable, so the order stays random within each
+        return sorted(cases, key=lambda case: (self._repetition(case), case.malloc))
+
+    def _repetition(self, case: Case) -> int:
+        """Which of the sweep's launches a case is in, by what of it is on disk."""
+        return visits_done(self.folder, case) // self.config.rounds_used
 
     def _save(self) -> None:
         self.folder.write_manifest(self.manifest)
@@ -137,10 +141,20 @@ class Sweep:
             run_id=self.manifest.run_id,
             launch=len(self.manifest.launches) + 1,
             run_folder=self.folder.path.absolute(),
-            cases=[case for case in cases if case.malloc == cases[0].malloc],
+            cases=[
+                case
+                for case in cases
+                if case.malloc == cases[0].malloc and self._repetition(case) == self._repetition(cases[0])
+            ],
             malloc=cases[0].malloc,
+            repetition=self._repetition(cases[0]),
+            repetitions=self.config.launches,
+            rounds=self.config.rounds_used,
             iterations=self.config.iterations,
+            budget_s=self.config.budget,
+            precision=self.config.precision,
             warmup=self.config.warmup,
+            seed=self.config.seed,
             pause_s=self.config.pause,
             timeout_s=self.config.timeout,
             interface=self.config.interface or "lo",
@@ -166,7 +180,7 @@ class Sweep:
             launch.exit_code, launch.ended_at = process.returncode, datetime.now(UTC)
         if launch.reason and follower.under_way:
             self._book_failure(follower.under_way, launch)
-        if len(self._remaining()) == len(cases):
+        if not follower.has_news and follower.under_way is None:
             raise LaunchError(
                 f"launch {launch.number} ended before any case began: {launch.reason or 'no rank said why'}\n"
                 f"Its output is in {self.folder.log(launch.number)}"
@@ -189,6 +203,8 @@ class Sweep:
             return
         elif event["event"] == "started":
             self.display.started(case)
+        elif event["event"] == "visited":
+            self.display.visited(case, event["time_s"])
         elif event["event"] == "finished":
             self.display.finished(case, event["time_s"], event["status"])
         elif event["event"] == "skipped":
@@ -210,6 +226,8 @@ class _Follower:
         self._broken_at: float | None = None
         #: The case that has been started and has not ended yet.
         self.under_way: str | None = None
+        #: Whether anything has come of this launch: without that another one would be in vain.
+        self.has_news = False
 
     def follow(self) -> str:
         """Returns why the launch ended early, or nothing when it ran to its end."""
@@ -239,8 +257,9 @@ class _Follower:
                 self._limit_s = 2 * self._job.timeout_s + self._job.pause_s + _SILENCE_S
             if event["event"] == "started":
                 self.under_way = event["case_id"]
-            if event["event"] in ("finished", "skipped"):
+            if event["event"] in ("visited", "finished", "skipped"):
                 self.under_way = None
+                self.has_news = True
             self._sweep.heard(event)
 
     def _why(self) -> str:

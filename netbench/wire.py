@@ -10,8 +10,11 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 _RECEIVED_AT, _SENT_AT, _RETRANSMITTED_BYTES_AT, _RETRANSMITS_AT = 128, 200, 208, 100
+_RTT_AT, _WINDOW_AT, _LEAST_RTT_AT = 68, 80, 148
 _STRUCT_BYTES = 216
 
 
@@ -36,6 +39,30 @@ def connections() -> frozenset[int]:
     return frozenset(fd for fd in (int(path.name) for path in Path("/proc/self/fd").iterdir()) if _is_connected_tcp(fd))
 
 
+def paths(descriptors: Iterable[int]) -> dict[str, Any]:
+    """How these connections fare now: smoothed and least round-trip time in us (medians over them), the largest
+    congestion window in segments, and the congestion controls at work. Null where the kernel does not tell."""
+    rtt, least, windows, controls = [], [], [], set()
+    for descriptor in descriptors:
+        with _Borrowed(descriptor) as connection:
+            try:
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512)
+                control = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+            except OSError:
+                continue
+        if len(info) >= _STRUCT_BYTES:
+            rtt.append(_u32(info, _RTT_AT))
+            least.append(_u32(info, _LEAST_RTT_AT))
+            windows.append(_u32(info, _WINDOW_AT))
+            controls.add(control.rstrip(b"\0").decode())
+    return {
+        "rtt_us": median(rtt) if rtt else None,
+        "least_rtt_us": median(least) if least else None,
+        "congestion_window": max(windows, default=None),
+        "congestion_control": ", ".join(sorted(controls)) or None,
+    }
+
+
 def traffic(descriptors: Iterable[int]) -> Traffic | None:
     """What these connections have carried since they were opened; None where the kernel does not tell."""
     sent = received = retransmits = 0
@@ -49,8 +76,12 @@ def traffic(descriptors: Iterable[int]) -> Traffic | None:
             return None
         sent += _u64(info, _SENT_AT) - _u64(info, _RETRANSMITTED_BYTES_AT)
         received += _u64(info, _RECEIVED_AT)
-        retransmits += struct.unpack_from("=I", info, _RETRANSMITS_AT)[0]
+        retransmits += _u32(info, _RETRANSMITS_AT)
     return Traffic(sent, received, retransmits)
+
+
+def _u32(info: bytes, offset: int) -> int:
+    return int(struct.unpack_from("=I", info, offset)[0])
 
 
 def _u64(info: bytes, offset: int) -> int:

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy as np
 import torch.distributed as dist
 from torch.distributed import PrefixStore
 
-from netbench import environment, memory, wire
+from netbench import clocks, environment, memory, wire
 from netbench.backends import BACKENDS, Lanes, Wiring, gloo_group, tensor_maker
 from netbench.control import Control
 from netbench.events import EventWriter
@@ -40,7 +41,9 @@ from netbench.record import (
     write_samples,
     write_timeline,
 )
+from netbench.stopping import Decision
 from netbench.timeline import Recorder
+from netbench.visits import Visits
 
 #: A rank without a part in the cases under way waits this long for its next one. The parent watches for signs of
 #: life and ends the launch much earlier; this only bounds a worker that was started by hand.
@@ -65,6 +68,11 @@ class Worker:
         self._store = store
         self._controls: dict[int, Control] = {}
         self._lanes: dict[tuple[str, int, int], tuple[Lanes, frozenset[int]]] = {}
+        self._visits: dict[str, Visits] = {}
+        #: Cases that did not fit into memory; the same on all of their ranks.
+        self.skipped: set[str] = set()
+        #: Offset and error of this rank's clock against rank 0's, ns.
+        self.clock = (0, 0)
 
     def wiring(self, purpose: str, world_size: int, timeout_s: float) -> Wiring:
         prefix = f"launch{self.job.launch}/{purpose}/n{world_size}"
@@ -86,22 +94,33 @@ class Worker:
             self._lanes[key] = lanes, wire.connections() - before
         return self._lanes[key]
 
-    def run(self, case: Case) -> None:
-        """Measures one case together with the other ranks of its world, and puts it on disk."""
+    def visit(self, case: Case, round: int) -> None:
+        """Measures one round of a case together with the other ranks of its world, and puts it on disk."""
         control = self.control(case.world_size)
         control.meet(_IDLE_LIMIT_S)
-        self.events.tell("started", case_id=case.id)
+        self.events.tell("started", case_id=case.id, round=round)
         if reason := self._memory_refusal(case, control):
+            self.skipped.add(case.id)
             self.events.tell("skipped", case_id=case.id, reason=reason)
             return
         recorder = Recorder(self.place.interface, case.timeline_us / 1e6) if case.timeline_us else None
-        samples, facts = self._measure(case, control, recorder or nullcontext())
+        samples, facts = self._measure(case, round, control, recorder or nullcontext())
         told = control.tell_all(facts)
         gathered = control.gather(samples)
         if recorder:
             self._record_timeline(case, control, recorder.readings)
         if self.rank == 0:
-            self._record(case, gathered, told)
+            self._record(case, round, gathered, told)
+
+    def rounds_done(self, case: Case) -> int:
+        """How many rounds of this repetition are on disk from an earlier launch; asked on rank 0."""
+        done = self._earlier(case).visits - self.job.repetition * self.job.rounds
+        return max(0, done)
+
+    def _earlier(self, case: Case) -> Visits:
+        if case.id not in self._visits:
+            self._visits[case.id] = Visits.read(self.folder, case)
+        return self._visits[case.id]
 
     def _memory_refusal(self, case: Case, control: Control) -> str | None:
         # The hosts of a lab share one machine, and so its memory.
@@ -113,7 +132,7 @@ class Worker:
         return None
 
     def _measure(
-        self, case: Case, control: Control, meanwhile: AbstractContextManager[object]
+        self, case: Case, round: int, control: Control, meanwhile: AbstractContextManager[object]
     ) -> tuple[np.ndarray, dict[str, Any]]:
         mode, job = MODES[case.mode], self.job
         lanes, connections = self.lanes(case)
@@ -148,17 +167,19 @@ class Worker:
         def iterations(count: int, warmup: bool) -> np.ndarray:
             return time_iterations(count, warmup, enter, operation, between=between)
 
-        wrong = check(0)
+        visit = job.repetition * job.rounds + round
+        wrong = check(2 * visit)
         if mode.accumulates:
             buffers.input.zero_()
-        warm = iterations(job.warmup, True)
+        # Only the first operations of a group are unlike the others.
+        warm = iterations(job.warmup if round == 0 else min(1, job.warmup), True)
         control.barrier()
         before = wire.traffic(connections)
         with meanwhile:
-            timed = iterations(job.iterations, False)
+            timed, reason = self._timed(case, round, control, iterations)
         control.barrier()
         after = wire.traffic(connections)
-        wrong += check(1)
+        wrong += check(2 * visit + 1)
         schedule, used = lanes.choice() if lanes.choice else (None, len(parts))
         carried = after - before if before and after else None
         facts = {
@@ -168,12 +189,36 @@ class Worker:
             "wrong_elements": wrong,
             "parts": used,
             "schedule": schedule,
+            "stop_reason": reason,
             "connections": len(connections),
             "wire_sent_bytes": carried.sent_bytes if carried else None,
             "wire_received_bytes": carried.received_bytes if carried else None,
             "retransmits": carried.retransmits if carried else None,
-        }
+            "clock_offset_ns": self.clock[0],
+            "clock_error_ns": self.clock[1],
+        } | wire.paths(connections)
         return np.concatenate([warm, timed]), facts
+
+    def _timed(
+        self, case: Case, round: int, control: Control, iterations: Callable[[int, bool], np.ndarray]
+    ) -> tuple[np.ndarray, str]:
+        """The timed iterations of a visit, as many as rank 0 wants, and why there are no more."""
+        rule = self.job.stop_rule
+        begun = time.monotonic()
+        batches = [iterations(rule.first(round), False)]
+        while not rule.is_exact:
+            gathered = control.gather(batches[-1])
+            decision = Decision(0, "")
+            if self.rank == 0:
+                earlier = self._earlier(case)
+                earlier.add_times([gathered[rank] for rank in MODES[case.mode].participants(case.world_size)])
+                count = sum(map(len, batches))
+                decision = rule.next(earlier.times_ns, count, time.monotonic() - begun)
+            decision = Decision(*control.tell_all(decision)[0])
+            if decision.more == 0:
+                return np.concatenate(batches), decision.reason
+            batches.append(iterations(decision.more, False))
+        return np.concatenate(batches), "iterations"
 
     def _record_timeline(self, case: Case, control: Control, readings: np.ndarray) -> None:
         # Only arrays of one common shape can be gathered, and the ranks have not read equally often.
@@ -185,30 +230,35 @@ class Worker:
             whole = [(rank, array[:count]) for rank, (array, count) in enumerate(zip(gathered, counts, strict=True))]
             write_timeline(self.folder, case, timeline_table(self.job.run_id, case, whole))
 
-    def _record(self, case: Case, gathered: list[np.ndarray], told: list[dict[str, Any]]) -> None:
-        ranks = [facts for facts in told if facts["takes_part"]]
-        wrong = sum(facts["wrong_elements"] for facts in ranks)
+    def _record(self, case: Case, round: int, gathered: list[np.ndarray], told: list[dict[str, Any]]) -> None:
+        visits = self._earlier(case)
+        visits.add(self.job.launch, round, gathered, [facts for facts in told if facts["takes_part"]])
+        wrong = sum(facts["wrong_elements"] for facts in visits.ranks)
         facts = {
             "status": "wrong" if wrong else "ok",
             "wrong_elements": wrong,
-            "parts": ranks[0]["parts"],
-            "schedule": ranks[0]["schedule"],
+            "parts": visits.ranks[0]["parts"],
+            "schedule": visits.ranks[0]["schedule"],
+            "stop_reason": visits.ranks[0]["stop_reason"],
+            "visits": visits.visits,
             "pause_s": self.job.pause_s,
             "interface": self.place.interface,
             "lab": self.job.lab,
             "launch": self.job.launch,
-            "ranks": ranks,
+            "ranks": visits.ranks,
         }
-        samples = [(one["rank"], gathered[one["rank"]]) for one in ranks]
-        write_samples(self.folder, case, samples_table(self.job.run_id, case, samples, facts))
-        slowest = np.max([array[self.job.warmup :, 3] for _, array in samples], axis=0)
+        finished = visits.visits == self.job.rounds * self.job.repetitions
+        table = samples_table(self.job.run_id, case, list(visits.samples.items()), facts)
+        write_samples(self.folder, case, table, finished)
         self.events.tell(
-            "finished",
+            "finished" if finished else "visited",
             case_id=case.id,
             status=facts["status"],
             wrong_elements=wrong,
-            time_s=float(np.median(slowest)) / 1e9,
+            time_s=float(np.median(visits.slowest_ns())) / 1e9,
         )
+        if finished:
+            del self._visits[case.id]
 
 
 def _nothing() -> None:
@@ -230,10 +280,15 @@ def main(job_path: Path) -> None:
         everybody = Control(gloo_group(worker.wiring("all", world_size, _IDLE_LIMIT_S), "all"), _START_LIMIT_S)
         hosts = everybody.tell_all(environment.of_rank(rank, place.host, place.interface))
         events.tell("hosts", hosts=environment.by_host(hosts))
-        for case in job.cases:
-            if rank < case.world_size:
-                case_id = case.id
-                worker.run(case)
+        boots = everybody.tell_all(clocks.boot_id())
+        worker.clock = clocks.offset(everybody.group, rank, boots, timedelta(seconds=_START_LIMIT_S))
+        done = everybody.tell_all([worker.rounds_done(case) for case in job.cases] if rank == 0 else [])[0]
+        rounds_done = {case.id: count for case, count in zip(job.cases, done, strict=True)}
+        for round in range(job.rounds):
+            for case in job.in_round(round):
+                if rank < case.world_size and rounds_done[case.id] <= round and case.id not in worker.skipped:
+                    case_id = case.id
+                    worker.visit(case, round)
         everybody.meet(_IDLE_LIMIT_S)
     except BaseException as error:  # noqa: BLE001 - whatever ends this rank, the parent must learn of it
         _report(folder.rank_error(job.launch, rank), rank, case_id, error)

@@ -36,10 +36,10 @@ class Story:
     def between(self) -> None:
         self.events.append("between")
 
-    def usage(self) -> tuple[int, int, int]:
-        """User and system time and page faults, each with a pace of its own."""
+    def usage(self) -> tuple[int, int, int, int, int]:
+        """User and system time, page faults and the two kinds of context switches, each with a pace of its own."""
         self.events.append("usage")
-        return self.now_ns, 2 * self.now_ns, 3 * self.now_ns
+        return self.now_ns, 2 * self.now_ns, 3 * self.now_ns, 4 * self.now_ns, 5 * self.now_ns
 
     def run(self, count: int, warmup: bool = False) -> np.ndarray:
         return time_iterations(
@@ -78,6 +78,8 @@ def test_counters_are_what_was_added_during_the_operation() -> None:
     assert column(samples, "cpu_user_ns") == [520, 520]
     assert column(samples, "cpu_system_ns") == [1040, 1040]
     assert column(samples, "minor_faults") == [1560, 1560]
+    assert column(samples, "voluntary_switches") == [2080, 2080]
+    assert column(samples, "involuntary_switches") == [2600, 2600]
 
 
 @pytest.mark.parametrize("warmup", [True, False])
