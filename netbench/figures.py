@@ -10,13 +10,13 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from netbench.errors import StorageError
+from netbench.errors import StorageError, UsageError
 from netbench.metrics import DEFAULT_RATE, METRICS
 from netbench.model import streams_text
 from netbench.modes import MODES
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
+    from netbench.record import LabFacts
     from netbench.summary import Run
 
 #: Messages up to this many bytes are small: their time is latency, not bandwidth.
@@ -61,17 +62,20 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Material:
-    """What a figure is made from: the cases of one run that are ok, and what titles say of the run.
+    """What a figure is made from: one run, and the rows of its summary that are ok.
 
     ``bad`` counts the cases that were started and are not ok, so that a gap in a line is explained.
     """
 
+    run: Run
     cases: pd.DataFrame
-    run_id: str
-    hosts: Sequence[str]
-    network: str
     rate: str = DEFAULT_RATE
     bad: int = 0
+
+    @property
+    def lab(self) -> LabFacts | None:
+        """The emulated network of the run; None on a real one."""
+        return self.run.manifest.lab
 
 
 _Draw = Callable[[Material], "Iterator[tuple[str, Figure]]"]
@@ -94,8 +98,8 @@ def _figure(draw: _Draw) -> _Draw:
     return draw
 
 
-def write_plots(runs: Iterable[Run], rate: str = DEFAULT_RATE) -> list[Path]:
-    """Draws every figure of every run as PNG and SVG into the run's ``plots``. Raises StorageError."""
+def write_plots(runs: Iterable[Run], rate: str = DEFAULT_RATE, names: Collection[str] = FIGURES) -> list[Path]:
+    """Draws the figures of these ``names`` of every run as PNG and SVG into its ``plots``. Raises StorageError."""
     import matplotlib
 
     paths = []
@@ -105,7 +109,7 @@ def write_plots(runs: Iterable[Run], rate: str = DEFAULT_RATE) -> list[Path]:
         except OSError as error:
             raise StorageError(f"{run.folder.plots}: cannot be made: {error.strerror}") from None
         with matplotlib.rc_context(_STYLE):
-            for name, figure in draw(run, rate):
+            for name, figure in draw(run, rate, names):
                 for suffix, options in _FORMATS.items():
                     image = io.BytesIO()
                     figure.savefig(image, format=suffix, dpi=_DPI, **options)
@@ -115,13 +119,13 @@ def write_plots(runs: Iterable[Run], rate: str = DEFAULT_RATE) -> list[Path]:
     return paths
 
 
-def draw(run: Run, rate: str = DEFAULT_RATE) -> Iterator[tuple[str, Figure]]:
+def draw(run: Run, rate: str = DEFAULT_RATE, names: Collection[str] = FIGURES) -> Iterator[tuple[str, Figure]]:
     """Every figure of a run with its name, such as ``bandwidth-all_gather``."""
     cases = run.summaries(rate)
     bad = int(cases["status"].isin(["failed", "wrong"]).sum())
-    material = Material(cases[cases["status"] == "ok"], run.id, run.hosts, run.network, rate, bad)
-    for drawing in FIGURES.values():
-        yield from drawing.draw(material)
+    material = Material(run, cases[cases["status"] == "ok"], rate, bad)
+    for name in names:
+        yield from FIGURES[name].draw(material)
 
 
 @_figure
@@ -259,12 +263,101 @@ def latency(material: Material) -> Iterator[tuple[str, Figure]]:
         yield _name("latency", mode, backend, variant), page.finished()
 
 
+@_figure
+def factors(material: Material) -> Iterator[tuple[str, Figure]]:
+    """Every case of an explanation over the exchange with receives first: all iterations, median and its interval."""
+    if not (material.cases["mode"] == "exchange_sends_first").any():
+        return
+    from numpy import quantile
+
+    from netbench.explain.evidence import Evidence, label
+
+    try:
+        evidence = Evidence(material.run)
+    except UsageError:
+        return
+    page = _Page(
+        material,
+        material.cases[material.cases["variant"] == ""],
+        "what takes longer than its bytes",
+        "dots: iterations; black: median, grey: its 95 % interval\n"
+        "diamond: 1 + 1/k, for k chunks with sends first and a rank late",
+    )
+    [axes] = page.grid(1)
+    reference = evidence.find("exchange")
+    ratios = [evidence.ratio(case, reference) for case in evidence.cases]
+    times = [evidence.times_s(case) / evidence.median_s(reference) for case in evidence.cases]
+    interval: dict[str, Any] = {"color": "0.75", "linewidth": 9, "solid_capstyle": "butt"}
+    right = 1.12 * max(2.0, *(float(quantile(one, 0.8)) for one in times), *(ratio.high or 0 for ratio in ratios))
+    for row, (case, ratio, one) in enumerate(zip(evidence.cases, ratios, times, strict=True)):
+        spread = [row + 0.26 * math.sin(2.4 * place) for place in range(len(one))]
+        axes.plot([ratio.low or ratio.value, ratio.high or ratio.value], [row, row], **interval)
+        axes.scatter(one.clip(max=right), spread, s=13, color="0.4", linewidths=0, clip_on=False, zorder=3)
+        axes.plot([ratio.value] * 2, [row - 0.4, row + 0.4], color="black", linewidth=2.5, zorder=4)
+        if case.mode == "exchange_sends_first" and case.backend == "gloo" and case.entry_delay_us:
+            axes.plot(1 + 1 / case.chunks, row, "D", color="black", markerfacecolor="white", markersize=7, zorder=5)
+    axes.axvline(1, color="0.3", linewidth=1)
+    if evidence.ideal_s is not None:
+        ideal = evidence.ideal_s / evidence.median_s(reference)
+        page.mark(axes.axvline(ideal, color="black", linewidth=1.2, linestyle=(0, (6, 3))), "the link's ideal")
+    axes.set_yticks(range(len(times)), [label(case) for case in evidence.cases], fontsize=min(11, 270 / len(times)))
+    axes.set(xlim=(0, right), ylim=(len(times) - 0.4, -0.6))
+    axes.set_xlabel(
+        f"time / time of the exchange with receives first, at {about_bytes(evidence.transmit_bytes)} from each (ratio)"
+    )
+    figure = page.finished()
+    figure.subplots_adjust(left=0.31)
+    yield "factors", figure
+
+
+@_figure
+def timeline(material: Material) -> Iterator[tuple[str, Figure]]:
+    """What each rank's interface sent and received over one typical iteration, a panel for each rank."""
+    from netbench.courses import courses
+
+    for case in material.cases[material.cases["timeline_us"] > 0].to_dict("records"):
+        found = courses(material.run, case["case_id"])
+        if not found:
+            continue
+        factor = METRICS["busbw"].unit(material.rate).factor / 8  # of bytes per second
+        page = _Page(
+            material,
+            material.cases[material.cases["case_id"] == case["case_id"]],
+            f"{case['mode']}: who sends and who receives when",
+            f"iteration {found[0].iteration}, the nearest to the median\nread from each rank's interface",
+        )
+        styles = _styles(["sent", "received"])
+        for axes, course in zip(page.grid(len(found)), found, strict=True):
+            phases = ", ".join(f"{phase} {part:.0%}" for phase, part in course.phases.items())
+            axes.set_title(f"rank {course.rank}: {phases}", fontsize=13, pad=4)
+            for what, rates in (("sent", course.sent_bit_s), ("received", course.received_bit_s)):
+                style = styles[what] | {"marker": None}
+                page.mark(axes.step(course.at_s * 1e3, rates * factor, where="mid", **style)[0], what)
+                axes.fill_between(
+                    course.at_s * 1e3, rates * factor, step="mid", color=style["color"], alpha=0.15, linewidth=0
+                )
+            for end in (0, course.duration_s * 1e3):
+                axes.axvline(end, color="0.4", linewidth=1)
+            if material.lab:
+                link = axes.axhline(
+                    material.lab.rate_bit_s * factor, color="black", linewidth=1.2, linestyle=(0, (6, 3))
+                )
+                page.mark(link, "the link's rate")
+            axes.set_ylim(bottom=0)
+            axes.set_ylabel(f"on the wire ({material.rate})")
+        page.below("time in the iteration (ms)")
+        yield _name("timeline", case["case_id"]), page.finished()
+
+
 class _Page:
     """A figure under way: words above, panels in the middle, the legend below."""
 
     def __init__(self, material: Material, cases: pd.DataFrame, title: str, reading: str) -> None:
         from matplotlib.figure import Figure
 
+        run = material.run
+        if material.lab:
+            title += " (lab)"
         self.figure = Figure(figsize=_INCHES)
         self._rows = self._columns = 1
         self._panels: list[Axes] = []
@@ -275,9 +368,9 @@ class _Page:
             f"K = {', '.join(map(streams_text, sorted(cases['streams'].unique())))}",
             f"N = {', '.join(map(str, sorted(cases['world_size'].unique())))}",
             *(variant for variant in cases["variant"].unique() if variant),
-            f"host {', '.join(material.hosts[:4])}{' ...' if len(material.hosts) > 4 else ''}",
-            *([f"over {material.network}"] if material.network else []),
-            f"run {material.run_id}",
+            f"host {', '.join(run.hosts[:4])}{' ...' if len(run.hosts) > 4 else ''}",
+            *([f"over {run.network}"] if run.network else []),
+            f"run {run.id}",
         ]
         lines = textwrap.wrap(" · ".join(item.replace(" ", "\N{NO-BREAK SPACE}") for item in what), 140)
         self._top = 0.84 - 0.03 * (len(lines) - 1)
@@ -318,6 +411,10 @@ class _Page:
         if band:
             low, high = (end.to_numpy() for end in band)
             axes.fill_between(list(x), low, high, color=style["color"], alpha=0.18, linewidth=0)
+        self._legend.setdefault(label, drawn)
+
+    def mark(self, drawn: Artist, label: str) -> None:
+        """Names something drawn in the legend, once."""
         self._legend.setdefault(label, drawn)
 
     def sizes(self, sizes: pd.Series[int], label: str) -> None:

@@ -357,10 +357,13 @@ class AllToAll(Mode):
 
 
 @_mode
-class Copy(Mode):
-    """Each rank copies its tensor within its own memory, all at once; nothing is sent: what a copy costs here."""
+class GatherCopies(Mode):
+    """The copies in memory that Gloo's all_gather makes, on every rank at once, without sending anything."""
 
-    name = "copy"
+    name = "gather_copies"
+
+    def message_ratio(self, world_size: int) -> Fraction:
+        return Fraction(world_size)
 
     def transmit_ratio(self, world_size: int) -> Fraction:
         return Fraction(0)
@@ -369,19 +372,23 @@ class Copy(Mode):
         return Fraction(0)
 
     def memory_ratio(self, world_size: int) -> Fraction:
-        return Fraction(2)
+        return Fraction(1 + 2 * world_size)
 
     def buffers(self, make: Callable[[int], torch.Tensor], elements: int, world_size: int) -> Buffers:
-        return Buffers(make(elements), [make(elements)])
+        flat = make(world_size * elements)
+        return Buffers(make(elements), [*(make(elements) for _ in range(world_size)), flat])
 
     def steps(self, lane: Lane, buffers: Buffers, part: slice) -> list[Step]:
-        target, source = buffers.outputs[0][part], buffers.input[part]
+        *outputs, flat = buffers.outputs
+        gathered, mine = flat.view(len(outputs), -1)[:, part], lane.rank
 
         def copy() -> Sequence[Any]:
-            target.copy_(source)
+            gathered[mine].copy_(buffers.input[part])
+            for rank, output in enumerate(outputs):
+                output[part].copy_(gathered[rank])
             return []
 
         return [copy]
 
     def expected(self, buffers: Buffers, rank: int, world_size: int, parts: Sequence[slice]) -> Iterator[Expected]:
-        yield Expected(buffers.outputs[0], 0, [rank])
+        yield Expected(buffers.outputs[rank], 0, [rank])

@@ -5,8 +5,9 @@ Everything here is about time; bandwidth is derived from these numbers afterward
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,3 +88,46 @@ def samples_for(quantile: float, confidence: float = 0.95) -> int:
     while quantile**count > 1 - confidence:
         count += 1
     return count
+
+
+class Estimate(NamedTuple):
+    """A number made from several medians, with its 95 % interval; null where there are too few iterations for one."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    def is_above(self, line: float) -> bool:
+        """Whether all of the interval is."""
+        return self.low is not None and self.low > line
+
+    def is_below(self, line: float) -> bool:
+        return self.high is not None and self.high < line
+
+
+#: How often the samples are drawn anew for an interval.
+_DRAWS = 2000
+
+#: Below this the median itself has no interval either.
+_LEAST_SAMPLES = 6
+
+
+def estimate(function: Callable[..., Any], *times: NDArray[Any]) -> Estimate:
+    """``function`` of the medians of several sets of times, such as their ratio, with its interval by bootstrap.
+
+    ``function`` takes and returns numbers or arrays of them. The draws are always the same, so is the interval.
+    """
+    value = float(function(*(float(np.median(one)) for one in times)))
+    if min(map(len, times)) < _LEAST_SAMPLES:
+        return Estimate(value, None, None)
+    from scipy.stats import bootstrap
+
+    interval = bootstrap(
+        times,
+        lambda *drawn, axis: function(*(np.median(one, axis=axis) for one in drawn)),
+        n_resamples=_DRAWS,
+        method="percentile",
+        vectorized=True,
+        random_state=np.random.default_rng(0),
+    ).confidence_interval
+    return Estimate(value, float(interval.low), float(interval.high))

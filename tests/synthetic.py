@@ -53,6 +53,7 @@ def write_case(
     iterations: int = 20,
     warmup: int = 3,
     facts: dict[str, Any] | None = None,
+    faults: Callable[[Case], int] = lambda case: 0,
 ) -> None:
     """Warm-up iterations take a hundred times as long, so mixing them in would show."""
     ranks = list(MODES[case.mode].participants(case.world_size))
@@ -64,6 +65,7 @@ def write_case(
         rows[:, MEASURED.index("warmup")] = np.arange(warmup + iterations) < warmup
         rows[:, MEASURED.index("duration_ns")] = np.concatenate([timed[index][:1].repeat(warmup) * 100, timed[index]])
         rows[:, MEASURED.index("start_ns")] = np.cumsum(rows[:, MEASURED.index("duration_ns")] + 50_000)
+        rows[:, MEASURED.index("minor_faults")] = faults(case)
         samples.append((rank, rows))
     known = {
         "status": "ok",
@@ -97,6 +99,7 @@ def make_run(
     iterations: int = 20,
     warmup: int = 3,
     facts: dict[str, Any] | None = None,
+    faults: Callable[[Case], int] = lambda case: 0,
 ) -> RunFolder:
     """A run folder at ``path`` in which ``cases`` are finished, by default in 1 ms each."""
     folder = RunFolder(path)
@@ -118,5 +121,5 @@ def make_run(
     )
     folder.write_manifest(manifest)
     for case in cases:
-        write_case(folder, path.name, case, durations or constant(1_000_000), iterations, warmup, facts)
+        write_case(folder, path.name, case, durations or constant(1_000_000), iterations, warmup, facts, faults)
     return folder

@@ -1,0 +1,1 @@
+"""Why a collective takes longer than its bytes, from the record that ``netbench.experiments`` leaves."""
