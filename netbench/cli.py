@@ -145,7 +145,7 @@ def _runnable(settings: configuration.SweepConfig, plan: Plan) -> Plan:
     if settings.interface and settings.lab:
         raise UsageError(f"--interface: {settings.interface!r} and a lab exclude each other; its hosts have their own")
     if settings.interface:
-        check_interface(settings.interface)
+        check_interface(settings.interface, "--interface" if interface else f"{config}: sweep.interface")
     return fit_to_memory(plan)
 
 

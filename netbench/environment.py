@@ -98,19 +98,17 @@ def of_interface(name: str) -> dict[str, Any]:
     }
 
 
-def check_interface(name: str) -> None:
-    """Raises UsageError when this host has no interface of that name that is up and has an address."""
+def check_interface(name: str, asked_by: str) -> None:
+    """``asked_by`` is the option or the key that named it. Raises UsageError when this host has no interface of that name that is up and has an address."""
     known = psutil.net_if_addrs()
     if name not in known:
         raise UsageError(
-            f"--interface: this host has no interface {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})"
+            f"{asked_by}: this host has no interface {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})"
         )
     if not psutil.net_if_stats()[name].isup:
-        raise UsageError(f"--interface: {name!r} is down; bring it up or choose another of {', '.join(known)}")
+        raise UsageError(f"{asked_by}: {name!r} is down; bring it up or choose another of {', '.join(known)}")
     if not of_interface(name)["addresses"]:
-        raise UsageError(
-            f"--interface: {name!r} has no IP address; give it one or choose another of {', '.join(known)}"
-        )
+        raise UsageError(f"{asked_by}: {name!r} has no IP address; give it one or choose another of {', '.join(known)}")
 
 
 def _variables(environment: Iterable[str]) -> dict[str, str]:

@@ -19,6 +19,9 @@ DTYPES = {
     "int64": 8,
 }
 
+#: The most ranks whose smallest values still have an exact sum; more of them could not be checked.
+EXACT_RANKS = {"int8": 120, "uint8": 255, "bfloat16": 256}
+
 #: What ``--sizes-of`` may fix; docs/metrics.md defines each.
 SIZE_KINDS = ("tensor", "message", "transmit")
 

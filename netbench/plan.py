@@ -13,7 +13,7 @@ from netbench.backends import BACKENDS
 from netbench.config import SweepConfig
 from netbench.errors import UsageError, did_you_mean
 from netbench.lab.spec import LabSpec
-from netbench.model import AUTO, DTYPES, Case, Point, Skip, whole_elements
+from netbench.model import AUTO, DTYPES, EXACT_RANKS, Case, Point, Skip, whole_elements
 from netbench.modes import MODES
 from netbench.units import format_bytes
 
@@ -112,6 +112,8 @@ def _refusal(point: Point, lab: LabSpec | None, interface: str | None) -> str | 
         return f"the lab {lab} has no host for each of {point.world_size} ranks"
     if point.timeline_us and not lab and interface in (None, "lo"):
         return "a timeline of loopback says nothing: whatever is sent there is received there at once"
+    if point.world_size > EXACT_RANKS.get(point.dtype, point.world_size):
+        return f"sums of {point.dtype} over {point.world_size} ranks are not exact, so they could not be checked"
     if point.streams == AUTO and not BACKENDS[point.backend].chooses_streams:
         return f"{point.backend} cannot choose the stream count by itself; give it a number"
     return BACKENDS[point.backend].refusal(mode, point.streams, point.world_size)

@@ -60,7 +60,7 @@ def test_ranks_are_gathered_by_host_in_the_order_of_their_first_rank() -> None:
 
 
 def test_an_interface_that_is_up_and_has_an_address_will_do(loopback: str) -> None:
-    environment.check_interface(loopback)
+    environment.check_interface(loopback, "--interface")
 
 
 Stats = namedtuple("Stats", "isup mtu speed flags")
@@ -80,6 +80,6 @@ def test_an_interface_that_will_not_do_is_refused_with_those_that_exist(
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": []})
     monkeypatch.setattr(psutil, "net_if_stats", lambda: {"eth0": Stats(up, 1500, 0, "up")})
     with pytest.raises(UsageError) as refused:
-        environment.check_interface(asked)
+        environment.check_interface(asked, "--interface")
     assert str(refused.value).startswith("--interface: ")
     assert all(word in str(refused.value) for word in words)

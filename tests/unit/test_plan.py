@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netbench.backends import BACKENDS
-from netbench.config import SweepConfig
+from netbench.config import SweepConfig, resolve
 from netbench.errors import UsageError
 from netbench.model import DTYPES, MALLOCS, SIZE_KINDS, Skip, split
 from netbench.modes import MODES
@@ -210,3 +210,10 @@ def test_whole_elements_are_the_most_that_fit(requested: int, ratio: Fraction, b
     elements = whole_elements(requested, ratio, 4, block)
     assert elements % block == 0
     assert elements * 4 * ratio <= requested < (elements + block) * 4 * ratio
+
+
+def test_sums_that_are_not_exact_are_not_measured() -> None:
+    plan = make_plan(resolve(None, {"world_sizes": "120,121", "dtypes": "int8,float32", "modes": "allreduce"}))
+    assert {case.world_size for case in plan.cases if case.dtype == "int8"} == {120}
+    assert {case.world_size for case in plan.cases if case.dtype == "float32"} == {120, 121}
+    assert any("sums of int8 over 121 ranks are not exact" in skip.reason for skip in plan.skips)
