@@ -33,11 +33,13 @@ _MULTIPLE = 64 * 1024
 class Setting:
     """What all experiments of one explanation have in common.
 
-    ``entry_delay_s`` is how late the late rank is: more than a one-way latency, less than the operation takes.
+    ``entry_delay_s`` is how late the late rank is: more than a one-way latency, less than the operation takes. The
+    ``iterations`` come in ``rounds``, so that a busy moment of the machine does not hit one case alone.
     """
 
     transmit_bytes: int
     iterations: int
+    rounds: int
     entry_delay_s: float
     lab: str | None = None
     interface: str | None = None
@@ -52,11 +54,11 @@ class Setting:
         place = resolve(None, {key: value for key, value in options.items() if key != "size"})
         size = _size(options["size"]) if "size" in options else None
         if place.lab is None:
-            return cls(size or _TRANSMIT_BYTES, 80, 0.001, None, place.interface, place.out)
+            return cls(size or _TRANSMIT_BYTES, 80, 4, 0.001, None, place.interface, place.out)
         spec = LabSpec.parse(place.lab)
         suitable = int(min(spec.payload_ceiling(1) / 8 * _OPERATION_S, _TRANSMIT_BYTES))
         suitable = max(1, suitable // _MULTIPLE) * _MULTIPLE
-        return cls(size or suitable, 12, 0.005 + 2 * spec.delay_us / 1e6, place.lab, None, place.out)
+        return cls(size or suitable, 10, 2, 0.005 + 2 * spec.delay_us / 1e6, place.lab, None, place.out)
 
     def config(self, **axes: object) -> SweepConfig:
         """One experiment: plain Gloo between two ranks, but for ``axes``."""
@@ -69,6 +71,7 @@ class Setting:
             "sizes": [self.transmit_bytes],
             "sizes_of": "transmit",
             "iterations": self.iterations,
+            "rounds": self.rounds,
             "warmup": 1,
             "lab": self.lab,
             "interface": self.interface,

@@ -46,6 +46,7 @@ _INCHES = (12.8, 7.2)
 _DPI = 150
 _MARKERS = "os^DvPX*<>"
 _DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
+_CEILING = (0, (6, 3))
 _MEDIAN_AND_BAND = "line: median, band: middle half of the iterations"
 _STYLE: dict[Any, Any] = {
     "font.size": 13,
@@ -64,13 +65,15 @@ _STYLE: dict[Any, Any] = {
 class Material:
     """What a figure is made from: one run, and the rows of its summary that are ok.
 
-    ``bad`` counts the cases that were started and are not ok, so that a gap in a line is explained.
+    ``bad`` counts the cases that were started and are not ok, so that a gap in a line is explained; ``quoted`` are the
+    runs of others that are drawn together with this one.
     """
 
     run: Run
     cases: pd.DataFrame
     rate: str = DEFAULT_RATE
     bad: int = 0
+    quoted: Sequence[Run] = ()
 
     @property
     def lab(self) -> LabFacts | None:
@@ -99,17 +102,21 @@ def _figure(draw: _Draw) -> _Draw:
 
 
 def write_plots(runs: Iterable[Run], rate: str = DEFAULT_RATE, names: Collection[str] = FIGURES) -> list[Path]:
-    """Draws the figures of these ``names`` of every run as PNG and SVG into its ``plots``. Raises StorageError."""
+    """Draws the figures of these ``names`` of every run as PNG and SVG into its ``plots``. Raises StorageError.
+
+    Where some of the runs are quoted, the others are also set beside them.
+    """
     import matplotlib
 
-    paths = []
+    runs, paths = list(runs), []
+    quoted = [run for run in runs if run.manifest.source is not None]
     for run in runs:
         try:
             run.folder.plots.mkdir(exist_ok=True)
         except OSError as error:
             raise StorageError(f"{run.folder.plots}: cannot be made: {error.strerror}") from None
         with matplotlib.rc_context(_STYLE):
-            for name, figure in draw(run, rate, names):
+            for name, figure in draw(run, rate, names, quoted):
                 for suffix, options in _FORMATS.items():
                     image = io.BytesIO()
                     figure.savefig(image, format=suffix, dpi=_DPI, **options)
@@ -119,11 +126,13 @@ def write_plots(runs: Iterable[Run], rate: str = DEFAULT_RATE, names: Collection
     return paths
 
 
-def draw(run: Run, rate: str = DEFAULT_RATE, names: Collection[str] = FIGURES) -> Iterator[tuple[str, Figure]]:
+def draw(
+    run: Run, rate: str = DEFAULT_RATE, names: Collection[str] = FIGURES, quoted: Sequence[Run] = ()
+) -> Iterator[tuple[str, Figure]]:
     """Every figure of a run with its name, such as ``bandwidth-all_gather``."""
     cases = run.summaries(rate)
     bad = int(cases["status"].isin(["failed", "wrong"]).sum())
-    material = Material(run, cases[cases["status"] == "ok"], rate, bad)
+    material = Material(run, cases[cases["status"] == "ok"], rate, bad, [one for one in quoted if one is not run])
     for name in names:
         yield from FIGURES[name].draw(material)
 
@@ -142,6 +151,8 @@ def bandwidth(material: Material) -> Iterator[tuple[str, Figure]]:
                 band = [line[column] * line["median_ns"] / line[end] for end in ("p75_ns", "p25_ns")]
                 label = f"{backend}, {_streams(streams)}"
                 page.line(axes, line["tensor_bytes"], line[column], label, styles[backend, streams], band)
+            for what, bit_s in _ceilings(material.lab):
+                page.level(axes, bit_s / 8 * METRICS["busbw"].unit(material.rate).factor, what)
         page.sizes(cases["tensor_bytes"], "tensor per rank (bytes)")
         page.heights(f"bus bandwidth ({material.rate})", _plain_number)
         yield _name("bandwidth", mode, variant), page.finished()
@@ -150,26 +161,41 @@ def bandwidth(material: Material) -> Iterator[tuple[str, Figure]]:
 @_figure
 def world_size(material: Material) -> Iterator[tuple[str, Figure]]:
     """Time against bytes sent, a line for each world size; beside it, two ranks over three and more."""
-    from netbench.comparisons import two_against_more
+    from netbench.comparisons import SURELY_SLOWER, onset_bytes, two_against_more
 
     sending = material.cases[material.cases["transmit_bytes"] > 0]
     styles = _styles(key for key, _ in _groups(sending, "world_size"))
     for (mode, backend, streams, variant), cases in _groups(sending, "mode", "backend", "streams", "variant"):
         if len({len(MODES[mode].participants(ranks)) for ranks in cases["world_size"].unique()}) < 2:
             continue
-        ratios = two_against_more(cases)
+        ratios = two_against_more(cases, material.run.times if material.run.manifest.source is None else None)
         page = _Page(material, cases, f"{mode}: time against bytes sent", _MEDIAN_AND_BAND)
         left, *right = page.grid(2 if len(ratios) else 1)
         for (ranks,), line in _groups(cases, "world_size"):
             median, *band = (line[f"{name}_ns"] / 1e9 for name in ("median", "p25", "p75"))
             page.line(left, line["transmit_bytes"], median, f"{ranks} ranks", styles[ranks,], band)
+        for what, bit_s in _ceilings(material.lab)[:1]:
+            sizes = sorted(cases["transmit_bytes"].unique())
+            ideal = left.plot(
+                sizes, [8 * size / bit_s for size in sizes], color="black", linewidth=1.2, linestyle=_CEILING
+            )
+            page.mark(ideal[0], what)
         page.sizes(cases["transmit_bytes"], "sent by each rank, T (bytes)")
         page.heights("time of one iteration (seconds)", about_seconds, [left])
         for axes in right:
+            axes.fill_between(ratios["transmit_bytes"], ratios["low"], ratios["high"], color="0.8", linewidth=0)
             axes.plot(ratios["transmit_bytes"], ratios["ratio"], color="black", marker="o")
             axes.axhline(1, color="0.4", linewidth=1)
-            axes.set_ylim(0, max(2.0, 1.1 * ratios["ratio"].max()))
+            axes.axhline(SURELY_SLOWER, color="0.4", linewidth=1, linestyle=_CEILING)
+            axes.set_ylim(0, max(2.0, 1.1 * ratios["ratio"].max(), 1.02 * ratios["high"].max()))
             axes.set_ylabel("time of 2 ranks / median time of 3 and more (ratio)")
+            onset = onset_bytes(ratios)
+            found = (
+                f"above {SURELY_SLOWER} from {about_bytes(onset)} on"
+                if onset
+                else f"not above {SURELY_SLOWER} for sure"
+            )
+            axes.set_title(f"band: 95 % interval; {found}", fontsize=13, pad=4)
         yield _name("world_size", mode, backend, f"k{streams_text(streams)}", variant), page.finished()
 
 
@@ -190,6 +216,40 @@ def speedup(material: Material) -> Iterator[tuple[str, Figure]]:
         page.sizes(cases["tensor_bytes"], "tensor per rank (bytes)")
         page.heights("speed-up (ratio)", _plain_number)
         yield _name("speedup", mode, backend, variant), page.finished()
+
+
+@_figure
+def beside_quoted(material: Material) -> Iterator[tuple[str, Figure]]:
+    """Speed-up over one stream here, and beside it in the numbers of others that are drawn with it."""
+    from netbench.comparisons import speedups
+
+    if material.run.manifest.source is not None:
+        return
+    measured = speedups(material.cases)
+    for quoted in material.quoted:
+        published = speedups(quoted.summaries())
+        for (mode, backend, variant), here in _groups(measured[measured["streams"] != 1], "mode", "backend", "variant"):
+            here = here[here["world_size"] == here["world_size"].min()]
+            there = published[(published["mode"] == mode) & (published["streams"] != 1)]
+            if there.empty:
+                continue
+            page = _Page(
+                material,
+                here,
+                f"{mode}: speed-up over one stream",
+                "time of one stream / of K streams\neach at its own sizes",
+            )
+            counts = sorted({*there["streams"], *here["streams"]})
+            styles = dict(zip(counts, _styles(counts).values(), strict=True))
+            sides = ((quoted.id, there), (f"{backend}, {material.run.network}", here))
+            for axes, (title, cases) in zip(page.grid(2), sides, strict=True):
+                axes.set_title(title, fontsize=13, pad=4)
+                axes.axhline(1, color="0.4", linewidth=1)
+                for (count,), line in _groups(cases, "streams"):
+                    page.line(axes, line["tensor_bytes"], line["speedup"], _streams(count), styles[count])
+                page.sizes(cases["tensor_bytes"], "tensor per rank (bytes)", [axes])
+            page.heights("speed-up (ratio)", _plain_number)
+            yield _name("beside_quoted", quoted.manifest.name, mode, backend, variant), page.finished()
 
 
 @_figure
@@ -299,7 +359,7 @@ def factors(material: Material) -> Iterator[tuple[str, Figure]]:
     axes.axvline(1, color="0.3", linewidth=1)
     if evidence.ideal_s is not None:
         ideal = evidence.ideal_s / evidence.median_s(reference)
-        page.mark(axes.axvline(ideal, color="black", linewidth=1.2, linestyle=(0, (6, 3))), "the link's ideal")
+        page.mark(axes.axvline(ideal, color="black", linewidth=1.2, linestyle=_CEILING), "the link's ceiling")
     axes.set_yticks(range(len(times)), [label(case) for case in evidence.cases], fontsize=min(11, 270 / len(times)))
     axes.set(xlim=(0, right), ylim=(len(times) - 0.4, -0.6))
     axes.set_xlabel(
@@ -339,10 +399,7 @@ def timeline(material: Material) -> Iterator[tuple[str, Figure]]:
             for end in (0, course.duration_s * 1e3):
                 axes.axvline(end, color="0.4", linewidth=1)
             if material.lab:
-                link = axes.axhline(
-                    material.lab.rate_bit_s * factor, color="black", linewidth=1.2, linestyle=(0, (6, 3))
-                )
-                page.mark(link, "the link's rate")
+                page.level(axes, material.lab.rate_bit_s * factor, "the link's rate")
             axes.set_ylim(bottom=0)
             axes.set_ylabel(f"on the wire ({material.rate})")
         page.below("time in the iteration (ms)")
@@ -413,18 +470,23 @@ class _Page:
             axes.fill_between(list(x), low, high, color=style["color"], alpha=0.18, linewidth=0)
         self._legend.setdefault(label, drawn)
 
+    def level(self, axes: Axes, height: float, label: str) -> None:
+        """A line across, which is no series but what the series are to be compared with."""
+        self._drawn.append(height)
+        self.mark(axes.axhline(height, color="black", linewidth=1.2, linestyle=_CEILING), label)
+
     def mark(self, drawn: Artist, label: str) -> None:
         """Names something drawn in the legend, once."""
         self._legend.setdefault(label, drawn)
 
-    def sizes(self, sizes: pd.Series[int], label: str) -> None:
-        """Puts ``sizes`` on the x axis of every panel, with ticks at powers of two."""
+    def sizes(self, sizes: pd.Series[int], label: str, panels: Sequence[Axes] = ()) -> None:
+        """Puts ``sizes`` on the x axis of ``panels`` (all by default), with ticks at powers of two."""
         low, high = math.log2(sizes.min()), math.log2(sizes.max())
         margin = max(0.4, 0.06 * (high - low))  # keeps the first and last label off those of the next panel
         most = 10 / self._columns + 1.5  # labels beside each other without touching
         step = next(step for step in (1, 2, 3, 4, 5, 6, 8, 10, 20, 50) if (high - low) / step < most)
         ticks = [2.0**power for power in range(math.ceil(low), math.floor(high) + 1) if power % step == 0]
-        for axes in self._panels:
+        for axes in panels or self._panels:
             _logarithmic(axes, "x", ticks or [sizes.min()], 2 ** (low - margin), 2 ** (high + margin), about_bytes)
         self.below(label)
 
@@ -486,6 +548,16 @@ def _logarithmic(
     axis.set_major_locator(FixedLocator(inside))
     axis.set_major_formatter(FixedFormatter([show(tick) for tick in inside]))
     axis.set_minor_locator(NullLocator())
+
+
+def _ceilings(lab: LabFacts | None) -> list[tuple[str, float]]:
+    """What a lab's network can carry in payload bits per second, and over one connection where that is less."""
+    if lab is None:
+        return []
+    found = [("the link's ceiling", lab.payload_ceiling_bit_s)]
+    if lab.flow_bit_s is not None:
+        found.append(("one connection's ceiling", lab.payload_ceiling_bit_s * lab.flow_bit_s / lab.rate_bit_s))
+    return found
 
 
 def _groups(cases: pd.DataFrame, *names: str) -> Iterator[tuple[Any, pd.DataFrame]]:

@@ -231,9 +231,7 @@ class RunFolder:
         return False
 
 
-def create_run_folder(
-    out: Path, name: str, now: datetime, inside: Sequence[str] = ("samples", "logs")
-) -> RunFolder:
+def create_run_folder(out: Path, name: str, now: datetime, inside: Sequence[str] = ("samples", "logs")) -> RunFolder:
     """A new folder ``<out>/<UTC time>-<name>-<4 hex digits>`` with folders ``inside`` it; two runs never share one.
 
     Raises StorageError.
@@ -362,9 +360,16 @@ def timeline_table(run_id: str, case: Case, readings: Sequence[tuple[int, numpy.
 
 
 def write_timeline(folder: RunFolder, case: Case, table: pyarrow.Table) -> None:
-    """Puts a case's readings beside its samples, and before them. Raises StorageError."""
+    """Puts a visit's readings beside its samples, behind those of earlier visits. Raises StorageError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     path = folder.timeline_file(case.id)
     _make_folder(path.parent)
+    if path.is_file():
+        earlier = pq.read_table(path)
+        table = pa.concat_tables([earlier, table]).sort_by([("rank", "ascending"), ("at_ns", "ascending")])
+        table = table.replace_schema_metadata(earlier.schema.metadata)
     _write_table(path, table)
 
 

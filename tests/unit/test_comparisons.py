@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from synthetic import make_case, make_run
 
-from netbench.comparisons import best_streams, speedups, two_against_more
+from netbench.comparisons import best_streams, onset_bytes, speedups, two_against_more
 from netbench.model import Case
 from netbench.summary import load_run
 
@@ -79,4 +79,25 @@ def test_two_ranks_are_compared_at_equal_bytes_sent_within_one_percent(tmp_path:
         make_run(tmp_path / "run", plan, lambda case, *shape: np.full(shape, times_ns[case.world_size])).path
     )
     [found] = two_against_more(run.summaries()).to_dict("records")
-    assert found == {"transmit_bytes": 1_200_000, "ratio": 1.5, "world_sizes": 2}
+    assert (found["transmit_bytes"], found["ratio"], found["world_sizes"]) == (1_200_000, 1.5, 2)
+
+
+def test_the_ratio_has_an_interval_and_an_onset_from_which_it_stays(tmp_path: Path) -> None:
+    sizes = [1 << power for power in range(16, 22)]
+    slower = dict(zip(sizes, [1.0, 1.6, 1.02, 1.3, 1.5, 1.5], strict=True))
+    plan = [make_case("all_gather", world_size=n, tensor_bytes=size // (n - 1)) for n in (2, 3) for size in sizes]
+
+    def times(case: Case, *shape: int) -> np.ndarray:
+        random = np.random.default_rng([case.tensor_bytes, case.world_size])
+        factor = slower[case.transmit_bytes] if case.world_size == 2 else 1.0
+        return (1e6 * factor * random.normal(1, 0.01, shape)).astype(np.int64)
+
+    run = load_run(make_run(tmp_path / "run", plan, times).path)
+    ratios = two_against_more(run.summaries(), run.times)
+    assert (ratios["low"] < ratios["ratio"]).all()
+    assert (ratios["ratio"] < ratios["high"]).all()
+    assert ratios["ratio"].tolist() == pytest.approx(list(slower.values()), rel=0.02)
+    assert onset_bytes(ratios) == sizes[3]  # not the second, after which it falls again
+    assert onset_bytes(ratios.head(3)) is None
+    assert two_against_more(run.summaries())["low"].isna().all()
+    assert onset_bytes(two_against_more(run.summaries())) is None
