@@ -22,7 +22,9 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 wheel: $(INSTALLED)
+	rm -rf dist
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+	$(BIN)/python -m zipfile -l dist/netbench-*.whl | grep -q netbench/configs/smoke.toml
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
