@@ -35,6 +35,7 @@ _SYSCTLS = (
     "ipv4/tcp_slow_start_after_idle",
     "ipv4/tcp_mtu_probing",
     "ipv4/tcp_no_metrics_save",
+    "ipv4/tcp_timestamps",
     "ipv4/tcp_window_scaling",
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,20 @@ import numpy as np
 from netbench.model import Case
 from netbench.record import MEASURED, RunFolder, read_partial
 from netbench.statistics import Nanoseconds
+from netbench.surroundings import Surroundings
 
 _ITERATION, _WARMUP, _LAUNCH, _ROUND, _DURATION = (
     MEASURED.index(name) for name in ("iteration", "warmup", "launch", "round", "duration_ns")
 )
 
 #: Facts of a rank that are counted over all visits; of the others the last visit's stands.
-_SUMMED = ("wrong_elements", "wire_sent_bytes", "wire_received_bytes", "retransmits")
+_SUMMED = (
+    "wrong_elements",
+    "wire_sent_bytes",
+    "wire_received_bytes",
+    "retransmits",
+    *(field.name for field in fields(Surroundings)),
+)
 
 
 class Visits:
@@ -73,6 +81,6 @@ def _merged(earlier: dict[str, Any] | None, latest: dict[str, Any]) -> dict[str,
         return latest
     merged = dict(latest)
     for name in _SUMMED:
-        known = earlier[name] is not None and latest[name] is not None
-        merged[name] = earlier[name] + latest[name] if known else None
+        before, now = earlier.get(name), latest.get(name)
+        merged[name] = None if before is None or now is None else before + now
     return merged

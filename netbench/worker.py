@@ -42,6 +42,7 @@ from netbench.record import (
     write_timeline,
 )
 from netbench.stopping import Decision
+from netbench.surroundings import Surroundings
 from netbench.timeline import Recorder
 from netbench.visits import Visits
 
@@ -174,11 +175,11 @@ class Worker:
         # Only the first operations of a group are unlike the others.
         warm = iterations(job.warmup if round == 0 else min(1, job.warmup), True)
         control.barrier()
-        before = wire.traffic(connections)
+        before, around = wire.traffic(connections), Surroundings.now(self.place.interface)
         with meanwhile:
             timed, reason = self._timed(case, round, control, iterations)
         control.barrier()
-        after = wire.traffic(connections)
+        after, beside = wire.traffic(connections), Surroundings.now(self.place.interface).since(around)
         wrong += check(2 * visit + 1)
         schedule, used = lanes.choice() if lanes.choice else (None, len(parts))
         carried = after - before if before and after else None
@@ -196,7 +197,8 @@ class Worker:
             "retransmits": carried.retransmits if carried else None,
             "clock_offset_ns": self.clock[0],
             "clock_error_ns": self.clock[1],
-        } | wire.paths(connections)
+        }
+        facts |= wire.paths(connections) | beside
         return np.concatenate([warm, timed]), facts
 
     def _timed(
