@@ -59,7 +59,7 @@ def courses(run: Run, case_id: str) -> list[Course]:
         sample = samples[(samples["iteration"] == iteration) & (samples["rank"] == rank)]
         if len(sample) == 1 and len(own) > 2:
             start_ns = int(sample["start_ns"].iloc[0])
-            found.append(_course(int(own["rank"].iloc[0]), iteration, start_ns, times[typical] / 1e9, own))
+            found.append(_course(int(own["rank"].iloc[0]), iteration, start_ns, float(times[typical]) / 1e9, own))
     return found
 
 
