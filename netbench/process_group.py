@@ -24,7 +24,6 @@ from torch import distributed as dist
 from torch._C._distributed_c10d import (
     AllgatherOptions,
     AllreduceOptions,
-    AllToAllOptions,
     BarrierOptions,
     BroadcastOptions,
     PrefixStore,
@@ -36,12 +35,11 @@ from torch._C._distributed_c10d import (
 
 from netbench.schedules import (
     Schedule,
+    Scratch,
     Wire,
     blocks,
-    blocks_allreduce,
     direct,
     direct_reduce_scatter,
-    exchange_allreduce,
     from_any,
     messages,
     parts,
@@ -63,7 +61,7 @@ from netbench.tensors import (
     then,
     writable,
 )
-from netbench.tuning import BuiltIn, Choice, Fixed, Policy
+from netbench.tuning import SCHEDULES, BuiltIn, Choice, Fixed, Policy
 from netbench.works import Background, FromAny, Operation
 
 __all__ = ["ParallelOptions", "ParallelProcessGroup"]
@@ -74,7 +72,7 @@ RESERVED_TAGS = 2**30
 #: Operations that may be under way at once before their tags repeat.
 _TAGS_IN_FLIGHT = 2**16
 
-_ONE_STREAM = Choice("gloo")
+_PLAIN = Choice("gloo")
 
 
 #: torch's stubs have overloads for each list or tensor; the methods here take either.
@@ -98,7 +96,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         options = options if options is not None else ParallelOptions()
         self.options = options if streams is None else replace(options, streams=streams)
         #: How the last operation was sent.
-        self.last_choice = _ONE_STREAM
+        self.last_choice = _PLAIN
         self._rank = 0
         self._world_size = 1
         self._peers: Sequence[tuple[int, int]] = ()
@@ -106,8 +104,9 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         self._policy: Policy = Fixed(1)
         self._choices: dict[tuple[str, int], Choice] = {}
         self._sequence = 0
-        self._single_below = 0
+        self._plain_below = dict.fromkeys(SCHEDULES, 0)
         self._background = Background("netbench-group")
+        self._scratch = Scratch()
         self._store: Any = None
 
     # Opening and closing
@@ -138,6 +137,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         """
         self._background.close(timeout_s=5.0)
         self._streams = []
+        self._scratch = Scratch()
         self._store = None
         self.use(Fixed(1))
 
@@ -214,13 +214,14 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         """Follows ``policy`` from the next operation on; every rank changes at the same point of its program."""
         self._policy = policy
         self._choices = {}
-        # Messages below this go straight to Gloo: at a few bytes, even asking would be seen in the latency.
-        self._single_below = 0
-        if self._streams:
-            size = 1
-            while size < 2**40 and policy.choose("send_recv", size, self._world_size).streams == 1:
-                size *= 2
-            self._single_below = size // 2
+        self._plain_below = {operation: self._plain_bytes(operation) for operation in SCHEDULES}
+
+    def _plain_bytes(self, operation: str) -> int:
+        """Messages of fewer bytes than this go straight to Gloo: even choosing would be seen in their latency."""
+        size = 1
+        while self._streams and size < 2**40 and self.choose(operation, size) == _PLAIN:
+            size *= 2
+        return size // 2
 
     # Collectives
 
@@ -229,22 +230,16 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         tensor = the_one(tensors)
         if tensor.is_sparse:
             return self._first().allreduce([tensor], opts or AllreduceOptions())
-        op, timeout, sync = self._asked(opts)
+        if tensor.nbytes < self._plain_below["allreduce"] and opts is None and tensor.is_contiguous():
+            self.last_choice = _PLAIN
+            return self._streams[0].allreduce([tensor])
+        op, timeout, _ = self._asked(opts)
+
+        def issue(stream: Any, part: Tensor, o: Any) -> Any:
+            return stream.allreduce([part], o)
+
         choice = self._note("allreduce", tensor.nbytes)
-        fold = FOLDS.get(op)
-        if choice.schedule == "gloo" or fold is None:
-            return self._split_in_place(
-                choice, tensor, op, timeout, lambda stream, part, o: stream.allreduce([part], o), AllreduceOptions
-            )
-        flat, restore = writable(tensor)
-        wire = self._wire(choice.streams)
-        steps_follow = choice.schedule == "blocks"
-        if choice.schedule == "exchange":
-            steps = exchange_allreduce(wire, flat, fold)
-        else:
-            steps = blocks_allreduce(wire, flat, fold, choice.chunks)
-        finish = then(restore, average(op, flat, self._world_size))
-        return self._operation(steps, wire, [tensor], timeout, finish, background=steps_follow and not sync)
+        return self._split_in_place(choice, tensor, op, timeout, issue, AllreduceOptions)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         """Several tensors, each reduced as by ``allreduce``."""
@@ -284,8 +279,14 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         outputs = output_tensors[0] if isinstance(output_tensors[0], list | tuple) else output_tensors
         if len(outputs) != self._world_size:
             raise ValueError(f"all_gather: {len(outputs)} output tensors for {self._world_size} ranks")
+        alike = mine.nbytes < self._plain_below["all_gather"] and mine.is_contiguous()
         for output in outputs:
-            check_alike("all_gather", output, mine)
+            if output.shape != mine.shape or output.dtype != mine.dtype:
+                check_alike("all_gather", output, mine)
+                alike = False  # as long, but of another shape, which Gloo refuses
+        if alike:
+            self.last_choice = _PLAIN
+            return self._streams[0].allgather([outputs], [mine], *_given(opts))
         return self._all_gather(outputs, mine, opts, outputs)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
@@ -295,6 +296,9 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
                 f"all_gather: an output of {output.numel()} {output.dtype} does not hold {self._world_size} times "
                 f"{input.numel()} {input.dtype}"
             )
+        if input.nbytes < self._plain_below["all_gather"] and input.is_contiguous() and output.is_contiguous():
+            self.last_choice = _PLAIN
+            return self._streams[0]._allgather_base(output, input, *_given(opts))
         flat, restore = writable(output)
         return self._all_gather(blocks(flat, self._world_size), input, opts, [output], restore)
 
@@ -360,17 +364,23 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         Blocks are equal, or as many rows of the first dimension as the splits say.
         """
         check_dtypes("all_to_all", output, input)
+        even = len(output_splits) + len(input_splits) == 0
+        small = input.nbytes < self._plain_below["all_to_all"] and input.dim() > 0
+        divides = small and even and input.size(0) % self._world_size == 0
+        if divides and output.shape == input.shape and output.is_contiguous() and input.is_contiguous():
+            self.last_choice = _PLAIN
+            return self._streams[0].alltoall_base(output, input, [], [], *_given(opts))
         flat, restore = writable(output)
         outputs = rows(flat, output, output_splits, self._world_size, "output")
         inputs = rows(readable(input), input, input_splits, self._world_size, "input")
-        uneven = len(output_splits) + len(input_splits) > 0
-        choice = Choice("direct") if uneven else self._note("all_to_all", input.nbytes)
-        if uneven:
-            # Each pair of ranks knows only its own block's size, so the streams follow from that alone.
-            self.last_choice = choice
+        # A rank does not know how many bytes the others pass in, so without even blocks nothing may depend on that.
+        choice = self.choose("all_to_all", input.nbytes) if even else Choice("direct")
+        whole = choice.schedule == "gloo" and choice.streams == 1 and restore is None and input.is_contiguous()
+        # Gloo's own takes one tensor, which cannot be cut into streams without moving its blocks about.
+        self.last_choice = choice if whole else choice._replace(schedule="direct")
         _, timeout, _ = self._asked(opts)
-        if choice.schedule == "gloo" and restore is None and input.is_contiguous() and choice.streams == 1:
-            return self._first().alltoall_base(output, input, [], [], opts or AllToAllOptions())
+        if whole:
+            return self._first().alltoall_base(output, input, [], [], *_given(opts))
         wire = self._wire(choice.streams)
         return self._operation(direct(wire, outputs, inputs), wire, [output], timeout, restore)
 
@@ -441,8 +451,8 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
     def send(self, tensors: Sequence[Tensor] | Tensor, dst: int, tag: int = 0) -> Any:
         """To rank ``dst``, whose receive has the same tag and size; its Work ends when the bytes are handed over."""
         tensor = tensors if isinstance(tensors, Tensor) else tensors[0]
-        if tensor.nbytes < self._single_below and 0 <= tag < RESERVED_TAGS and tensor.is_contiguous():
-            self.last_choice = _ONE_STREAM
+        if tensor.nbytes < self._plain_below["send_recv"] and 0 <= tag < RESERVED_TAGS and tensor.is_contiguous():
+            self.last_choice = _PLAIN
             return self._streams[0].send([tensor], dst, tag)
         wire = self._message_wire(the_one(tensors), tag)
         return self._message(messages(wire, [], [(readable(tensor), dst)]), wire, tensor)
@@ -450,8 +460,8 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
     def recv(self, tensors: Sequence[Tensor] | Tensor, src: int, tag: int = 0) -> Any:
         """From rank ``src``, into a tensor of the size that is sent."""
         tensor = tensors if isinstance(tensors, Tensor) else tensors[0]
-        if tensor.nbytes < self._single_below and 0 <= tag < RESERVED_TAGS and tensor.is_contiguous():
-            self.last_choice = _ONE_STREAM
+        if tensor.nbytes < self._plain_below["send_recv"] and 0 <= tag < RESERVED_TAGS and tensor.is_contiguous():
+            self.last_choice = _PLAIN
             return self._streams[0].recv([tensor], src, tag)
         wire = self._message_wire(the_one(tensors), tag)
         flat, restore = writable(tensor)
@@ -496,14 +506,14 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         self._first()
         self._sequence += 1
         tag = RESERVED_TAGS + self._sequence % _TAGS_IN_FLIGHT
-        return Wire(self._streams[:streams], self._rank, self._world_size, tag, self._peers)
+        return Wire(self._streams[:streams], self._rank, self._world_size, tag, self._peers, self._scratch)
 
     def _message_wire(self, tensor: Tensor, tag: int) -> Wire:
         self._first()
         if not 0 <= tag < RESERVED_TAGS:
             raise ValueError(f"{tag} is not a tag that a message may have; use 0 to {RESERVED_TAGS - 1}")
         choice = self._note("send_recv", tensor.nbytes)
-        return Wire(self._streams[: choice.streams], self._rank, self._world_size, tag, self._peers)
+        return Wire(self._streams[: choice.streams], self._rank, self._world_size, tag, self._peers, self._scratch)
 
     def _message(self, steps: Schedule, wire: Wire, tensor: Tensor, finish: Finish = None) -> Operation:
         return Operation(_finished(steps, finish), wire.posted, self.options.timeout, [tensor], self._background.apart)
@@ -696,6 +706,10 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
                 if slowest[-1] > self._PROBE_S:
                     break
         return best[1] > 1.25 * best[len(self._streams)]
+
+
+def _given(opts: Any) -> tuple[Any, ...]:
+    return () if opts is None else (opts,)
 
 
 def _finished(steps: Schedule, finish: Finish) -> Iterator[Any]:

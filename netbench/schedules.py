@@ -25,6 +25,34 @@ Schedule = Generator[Any, None, None]
 Fold = Callable[[Tensor, Tensor], object]
 
 
+class Scratch:
+    """Memory that an operation borrows; kept, because the kernel clears every fresh page, and that takes long.
+
+    An operation that starts while another has it gets memory of its own. At most ``KEPT_BYTES`` are kept.
+    """
+
+    KEPT_BYTES = 64 * 2**20
+
+    def __init__(self) -> None:
+        self._spare: list[Tensor] = []
+
+    def take(self, count: int, like: Tensor) -> list[Tensor]:
+        """``count`` tensors like this one, and last the memory to give back."""
+        step = -(-like.nbytes // 64) * 64  # rows begin where vector instructions like it
+        try:
+            memory = self._spare.pop()
+        except IndexError:
+            memory = torch.empty(0, dtype=torch.uint8)
+        if memory.numel() < count * step:
+            memory = torch.empty(count * step, dtype=torch.uint8)
+        rows = [memory[row * step : row * step + like.nbytes].view(like.dtype) for row in range(count)]
+        return [*rows, memory]
+
+    def give(self, memory: Tensor) -> None:
+        if memory.numel() <= self.KEPT_BYTES and not self._spare:
+            self._spare.append(memory)
+
+
 class Wire:
     """One operation's messages over the streams of a group, under a tag of its own.
 
@@ -32,16 +60,23 @@ class Wire:
     are, for each distance round the ring, the rank to receive from and the rank to send to.
     """
 
-    __slots__ = ("peers", "posted", "rank", "source", "streams", "tag", "world_size")
+    __slots__ = ("peers", "posted", "rank", "scratch", "source", "streams", "tag", "world_size")
 
     def __init__(
-        self, streams: Sequence[Any], rank: int, world_size: int, tag: int, peers: Sequence[tuple[int, int]]
+        self,
+        streams: Sequence[Any],
+        rank: int,
+        world_size: int,
+        tag: int,
+        peers: Sequence[tuple[int, int]],
+        scratch: Scratch,
     ) -> None:
         self.streams = streams
         self.rank = rank
         self.world_size = world_size
         self.tag = tag
         self.peers = peers
+        self.scratch = scratch
         self.posted: list[Any] = []
         self.source = -1  # who has sent, where any rank may
 
@@ -128,59 +163,20 @@ def ring_all_gather(wire: Wire, outputs: Sequence[Tensor], mine: Tensor, chunks:
     yield from sends
 
 
-def exchange_allreduce(wire: Wire, tensor: Tensor, fold: Fold) -> Schedule:
-    """Every rank sends its whole tensor to every other: one step, for messages too small to be worth two."""
-    arrived: list[Tensor] = [tensor] * wire.world_size
-    for source, _ in wire.peers:
-        arrived[source] = torch.empty_like(tensor)
-        wire.recv_parts(arrived[source], source)
-    for _, target in wire.peers:
-        wire.send_parts(tensor, target)
-    yield from wire.posted
-    _fold_in_order(tensor, arrived, wire.rank, fold)
-
-
-def blocks_allreduce(wire: Wire, tensor: Tensor, fold: Fold, chunks: int) -> Schedule:
-    """Each rank sums one block of the tensor and sends the sum back, piece by piece.
-
-    A piece is reduced while the next ones are on their way; it is received into scratch memory of its own size.
-    """
-    rank, n, peers = wire.rank, wire.world_size, wire.peers
-    pieces = [parts(block, chunks) for block in blocks(tensor, n)]
-    mine = pieces[rank]
-    arrivals = []
-    for index, piece in enumerate(mine):
-        scratch = [(torch.empty_like(piece), source) for source, _ in peers]
-        arrivals.append([(part, wire.recv(part, source, index)) for part, source in scratch])
-    leaving = [[wire.send(piece, target, index) for index, piece in enumerate(pieces[target])] for _, target in peers]
-    final: list[Any] = []
-    for index in range(max(len(block) for block in pieces)):
-        if index < len(mine):
-            for contribution, work in arrivals[index]:
-                yield work
-                fold(mine[index], contribution)
-        for (_, target), works in zip(peers, leaving, strict=True):
-            if index < len(works):
-                yield works[index]  # the sum comes back into the piece that leaves here
-                final.append(wire.recv(pieces[target][index], target, index))
-        if index < len(mine):
-            for _, target in peers:
-                final.append(wire.send(mine[index], target, index))
-    yield from final
-
-
 def direct_reduce_scatter(wire: Wire, output: Tensor, inputs: Sequence[Tensor], fold: Fold) -> Schedule:
     """Each rank receives its block from every other and sums: half the bytes of Gloo's own, which is an allreduce."""
+    *rows, memory = wire.scratch.take(len(wire.peers), output)
     arrived: list[Tensor] = [output] * wire.world_size
-    for source, _ in wire.peers:
-        arrived[source] = torch.empty_like(output)
-        wire.recv_parts(arrived[source], source)
+    for row, (source, _) in zip(rows, wire.peers, strict=True):
+        arrived[source] = row
+        wire.recv_parts(row, source)
     for _, target in wire.peers:
         wire.send_parts(inputs[target], target)
     if output.data_ptr() != inputs[wire.rank].data_ptr():
         output.copy_(inputs[wire.rank])
     yield from wire.posted
     _fold_in_order(output, arrived, wire.rank, fold)
+    wire.scratch.give(memory)
 
 
 def blocks(tensor: Tensor, count: int) -> list[Tensor]:

@@ -21,7 +21,7 @@ from netbench.errors import UsageError, did_you_mean
 #: The schedules of each operation; ``gloo`` is Gloo's own, run on one part of the tensor per stream.
 SCHEDULES: Mapping[str, tuple[str, ...]] = {
     "send_recv": ("gloo",),
-    "allreduce": ("gloo", "exchange", "blocks"),
+    "allreduce": ("gloo",),
     "all_gather": ("gloo", "direct", "ring"),
     "reduce_scatter": ("gloo", "direct"),
     "all_to_all": ("gloo", "direct"),
@@ -67,7 +67,10 @@ class BuiltIn:
 
     def choose(self, operation: str, tensor_bytes: int, world_size: int) -> Choice:
         choice = _one_stream(operation, tensor_bytes, world_size)
-        if not self.streams_pay or self.streams == 1:
+        if not self.streams_pay:
+            if operation == "allreduce" and world_size == 2:
+                # Each stream has a thread that adds, which is worth having where copying is the limit.
+                return choice._replace(streams=max(1, min(4, self.streams, tensor_bytes // (4 * MIB))))
             return choice
         return _widened(choice, operation, tensor_bytes, world_size, self.streams, self.MIN_PART_BYTES)
 
@@ -87,18 +90,16 @@ class Fixed:
 
 
 def _one_stream(operation: str, tensor_bytes: int, world_size: int) -> Choice:
-    """What is best on one stream, by measurement (docs/parallel.md)."""
-    if operation == "all_gather":
-        if world_size == 2 or tensor_bytes * world_size <= 64 * KIB:
+    """What is best on one stream, by measurement (docs/parallel.md); a few bytes are left to Gloo's own loop in C++."""
+    if operation == "all_gather" and tensor_bytes > 64 * KIB:
+        if world_size <= 2:
             return Choice("direct")
         return Choice("ring", 1, max(1, min(4, tensor_bytes // (512 * KIB))))
-    if operation == "allreduce":
-        if world_size == 2:
-            if tensor_bytes <= 2 * MIB:
-                return Choice("exchange")
-            return Choice("blocks", 1, max(1, min(16, tensor_bytes // MIB)))
-        return Choice("gloo")
-    if operation in ("reduce_scatter", "all_to_all", "gather", "scatter"):
+    if operation == "reduce_scatter" and tensor_bytes > 512 * world_size:
+        return Choice("direct")
+    if operation == "all_to_all" and tensor_bytes > 512 * KIB:
+        return Choice("direct")
+    if operation in ("gather", "scatter"):
         return Choice("direct")
     return Choice("gloo")
 
@@ -109,8 +110,6 @@ def _widened(
     """``choice`` on as many of ``streams`` as have ``min_part_bytes`` to carry."""
     blocks = world_size if operation in ("reduce_scatter", "all_to_all") else 1
     used = max(1, min(streams, tensor_bytes // blocks // min_part_bytes))
-    if choice.schedule == "exchange" and used > 1:
-        choice = choice._replace(schedule="blocks")
     return choice._replace(streams=used, chunks=max(choice.chunks, used))
 
 

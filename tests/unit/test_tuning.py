@@ -52,7 +52,7 @@ def test_small_messages_take_one_stream_and_large_ones_all() -> None:
     policy = BuiltIn(16, streams_pay=True)
     assert policy.choose("allreduce", 4, 2).streams == 1
     assert policy.choose("allreduce", 400 * MIB, 2).streams == 16
-    assert BuiltIn(16, streams_pay=False).choose("allreduce", 400 * MIB, 2).streams == 1
+    assert BuiltIn(16, streams_pay=False).choose("send_recv", 400 * MIB, 2).streams == 1
 
 
 def test_a_fixed_count_is_kept_down_to_the_byte() -> None:
