@@ -121,7 +121,7 @@ def collectives(setting: Setting) -> SweepConfig:
 @_experiment
 def exchange(setting: Setting) -> SweepConfig:
     """The same bytes between two ranks, receives posted first: what Gloo can do on this path."""
-    return setting.config(modes=["exchange"], mallocs=["default", "keep"])
+    return setting.config(modes=["exchange"])
 
 
 @_experiment
@@ -142,8 +142,10 @@ def connections(setting: Setting) -> SweepConfig:
 
 @_experiment
 def memory(setting: Setting) -> SweepConfig:
-    """With malloc as it is, and with malloc told to keep what was freed: no fresh pages, so no faults."""
-    return setting.config(modes=["all_gather"], world_sizes=[2, 3], mallocs=["default", "keep"])
+    """all_gather with malloc as it is, and told to keep what was freed, so that no page is fresh and none faults."""
+    return setting.config(
+        modes=["all_gather"], world_sizes=[2, 3], mallocs=["default", "keep"], entry_delays=[setting.entry_delay_s]
+    )
 
 
 @_experiment

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from netbench.experiments import EXPERIMENTS
 from netbench.explain.evidence import Evidence, NotMeasured, label
-from netbench.explain.verdicts import Number, Outcome, Verdict, lost_share, verdicts
+from netbench.explain.verdicts import Number, Outcome, Verdict, verdicts
 from netbench.model import Case
 from netbench.record import write_atomically
 from netbench.registry import one_line
@@ -102,14 +102,18 @@ def markdown(explanation: Explanation) -> str:
 
 def _situation(evidence: Evidence) -> list[str]:
     """What all_gather takes, beside what the same bytes take otherwise."""
-    run, lost = evidence.run, lost_share(evidence)
-    hosts = f"hosts {', '.join(run.hosts)}"
-    lines = [f"{about_bytes(evidence.transmit_bytes)} sent by each rank, over {run.network}, {hosts}"]
-    lines.append(
-        "all_gather between 2 ranks takes "
-        + _estimate(Estimate(*(None if end is None else 1 + end for end in lost)))  # type: ignore[arg-type]
-        + " times as long as the same bytes exchanged with receives posted first (in brackets: 95 % interval)"
-    )
+    run = evidence.run
+    factor = evidence.ratio(evidence.find("all_gather"), evidence.find("exchange"))
+    lines = [
+        f"{about_bytes(evidence.transmit_bytes)} sent by each rank, over {run.network}, hosts {', '.join(run.hosts)}",
+        f"all_gather between 2 ranks takes {_estimate(factor)} times as long as the same bytes exchanged with receives "
+        "posted first (in brackets: 95 % interval)",
+    ]
+    with suppress(NotMeasured):
+        late = evidence.ratio(evidence.find("all_gather", late=True), evidence.find("exchange", late=True))
+        lines.append(
+            f"with a rank that enters late, so that chance does not decide: {_estimate(late)}; shares are of that"
+        )
     times = [f"{label(case)} {about_seconds(evidence.median_s(case))}" for case in _landmarks(evidence)]
     if evidence.ideal_s is not None:
         times.append(f"ideal on this link {about_seconds(evidence.ideal_s)}")

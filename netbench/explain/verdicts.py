@@ -83,9 +83,15 @@ def verdicts(evidence: Evidence) -> list[Verdict]:
 
 
 def lost_share(evidence: Evidence) -> Estimate:
-    """What all_gather between two ranks takes longer than the same bytes exchanged, over the time of the exchange."""
+    """What all_gather between two ranks takes longer than the same bytes exchanged, over the time of the exchange.
+
+    With a rank late in both: two ranks that begin at the same instant, as they seldom do but at a barrier, may run at
+    full speed, so that chance would decide.
+    """
     return evidence.estimate(
-        lambda gather, exchange: gather / exchange - 1, evidence.find("all_gather"), evidence.find("exchange")
+        lambda gather, exchange: gather / exchange - 1,
+        evidence.find("all_gather", late=True),
+        evidence.find("exchange", late=True),
     )
 
 
@@ -110,8 +116,8 @@ def _share(evidence: Evidence, cost: Callable[..., float], *cases: Case) -> Esti
         return None
     return evidence.estimate(
         lambda gather, exchange, *times: cost(*times) / (gather - exchange),
-        evidence.find("all_gather"),
-        evidence.find("exchange"),
+        evidence.find("all_gather", late=True),
+        evidence.find("exchange", late=True),
         *cases,
     )
 
@@ -171,7 +177,7 @@ def page_faults(evidence: Evidence) -> Verdict:
 
     With malloc told to keep what was freed, the faults must be gone and the time with them.
     """
-    usual, kept = evidence.find("all_gather"), evidence.find("all_gather", malloc="keep")
+    usual, kept = (evidence.find("all_gather", late=True, malloc=malloc) for malloc in ("default", "keep"))
     ratio = evidence.ratio(usual, kept)
     more = evidence.faults(usual) - evidence.faults(kept)
     pages = usual.message_bytes / _PAGE_BYTES
@@ -200,12 +206,12 @@ def copies(evidence: Evidence) -> Verdict:
 
     The copies alone, on every rank at once, must cost a part of its time that is worth naming.
     """
-    gather, alone = evidence.find("all_gather"), evidence.find("gather_copies")
+    gather, alone = evidence.find("all_gather", late=True), evidence.find("gather_copies")
     part = evidence.ratio(alone, gather)
     outcome = _decide(part, _WORTH_NAMING)
     numbers = [Number("its copies alone over all_gather, 2 ranks", part)]
     with suppress(NotMeasured):  # there may be no third host
-        three = evidence.find("all_gather", world_size=3), evidence.find("gather_copies", world_size=3)
+        three = evidence.find("all_gather", world_size=3, late=True), evidence.find("gather_copies", world_size=3)
         numbers.append(Number("its copies alone over all_gather, 3 ranks", evidence.ratio(three[1], three[0])))
         numbers.append(Number("copies of 2 ranks over copies of 3", evidence.ratio(alone, three[1]), 3 / 2))
     findings = {
