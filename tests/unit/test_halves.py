@@ -14,7 +14,7 @@ PACKAGE = Path(netbench.__file__).parent
 SOURCES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 #: Modules and packages that read records. The rest measures, but for those that offer both halves to the user.
-READERS = {"metrics", "comparisons", "summary", "tables", "figures", "importers", "courses", "explain"}
+READERS = {"metrics", "comparisons", "summary", "tables", "figures", "importers", "courses", "explain", "curves", "predictions", "report", "fits", "terminal", "page"}
 READING = {name for name in SOURCES if name.split(".")[0] in READERS}
 BOTH = {"__init__", "__main__", "cli", "catalogue", "statistics"}
 MEASURING = set(SOURCES) - READING - BOTH
