@@ -1,13 +1,14 @@
 # make demo   from nothing to plots: environment, smoke sweep on localhost, figures
 # make test   from nothing to green tests
 # make lint   style and types        make wheel   what would be published        make clean
+# make figures   the documentation's figures, from the runs in results/reference
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test lint wheel clean
+.PHONY: demo test lint wheel clean figures
 
 demo: $(INSTALLED)
 	$(BIN)/netbench sweep smoke --name demo
@@ -20,6 +21,11 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+figures: $(INSTALLED)
+	cd results/reference && for run in explain-*; do ../../$(BIN)/netbench explain $$run; done
+	cd results/reference && ../../$(BIN)/netbench plot --figures world_size world_size-*
+	cd results/reference && ../../$(BIN)/netbench plot --figures beside_quoted,bandwidth,best_streams streams-* torchft_199
 
 wheel: $(INSTALLED)
 	rm -rf dist

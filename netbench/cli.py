@@ -307,11 +307,18 @@ def explain(
 
 
 @app.command()
-def plot(paths: Paths = None) -> None:
+def plot(
+    paths: Paths = None,
+    figures: Annotated[
+        str | None, typer.Option(metavar="...", help="Only these, as bandwidth,speedup; see netbench list.")
+    ] = None,
+) -> None:
     """Draw every figure that the runs have data for, as PNG and SVG in each run's plots/; print their paths."""
-    from netbench.figures import write_plots
+    from netbench.figures import FIGURES, write_plots
 
-    for path in write_plots(_runs(paths)):
+    asked = list(FIGURES) if figures is None else [name.strip() for name in figures.split(",")]
+    names = [_member("--figures", FIGURES, name).name for name in asked]
+    for path in write_plots(_runs(paths), names=names):
         print(path)
 
 
