@@ -130,22 +130,22 @@ def sweep(
     plan = make_plan(settings)
     if only:
         plan = plan.only(only)
-    plan = _runnable(settings, plan)
+    plan = _runnable(settings, plan, "--interface" if interface else f"{config}: sweep.interface")
     if dry_run:
         _print_plan(plan)
     else:
         _run(*_new_run(settings, plan))
 
 
-def _runnable(settings: configuration.SweepConfig, plan: Plan) -> Plan:
-    """What this host can run of ``plan``. Raises UsageError where it cannot run at all over what was asked for."""
+def _runnable(settings: configuration.SweepConfig, plan: Plan, place: str = "--interface") -> Plan:
+    """What this host can run of ``plan``; ``place`` is where the interface was named. Raises UsageError."""
     from netbench.environment import check_interface
     from netbench.sweep import fit_to_memory
 
     if settings.interface and settings.lab:
         raise UsageError(f"--interface: {settings.interface!r} and a lab exclude each other; its hosts have their own")
     if settings.interface:
-        check_interface(settings.interface, "--interface" if interface else f"{config}: sweep.interface")
+        check_interface(settings.interface, place)
     return fit_to_memory(plan)
 
 
