@@ -7,6 +7,7 @@ from typing import Any
 
 from netbench.backends import BACKENDS
 from netbench.config import presets, question
+from netbench.experiments import EXPERIMENTS
 from netbench.figures import FIGURES
 from netbench.importers import TOOLS
 from netbench.launch import LAUNCHERS
@@ -23,6 +24,7 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
     "formats": FORMATS,
     "launchers": LAUNCHERS,
     "tools": TOOLS,
+    "experiments": EXPERIMENTS,
 }
 
 
