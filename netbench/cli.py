@@ -10,6 +10,7 @@ import shlex
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +21,7 @@ from netbench import config as configuration
 from netbench.errors import NetbenchError, Stopped, UsageError
 from netbench.plan import Plan, make_plan
 from netbench.registry import Registry, Thing
-from netbench.units import about_seconds, format_bytes
+from netbench.units import about_seconds, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from netbench.lab import LabEntry
@@ -306,27 +307,114 @@ def explain(
     _raise_end(explanation.run.folder, ended)
 
 
+Rate = Annotated[str, typer.Option(help="Unit of bandwidth: Gbit/s or GB/s.")]
+ThemeName = Annotated[str, typer.Option("--theme", help="print (dark on white) or dark.")]
+
+
 @app.command()
 def plot(
     paths: Paths = None,
     figures: Annotated[
         str | None, typer.Option(metavar="...", help="Only these, as bandwidth,speedup; see netbench list.")
     ] = None,
+    overlay: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Draw all runs into the same axes, into this folder.")
+    ] = None,
+    theme: ThemeName = "print",
+    rate: Rate = "Gbit/s",
+    terminal: Annotated[bool, typer.Option("--terminal", help="Draw with characters, here; write no file.")] = False,
 ) -> None:
     """Draw every figure that the runs have data for, as PNG and SVG in each run's plots/; print their paths."""
-    from netbench.figures import FIGURES, write_plots
+    from netbench.figures import FIGURES, write_overlay, write_plots
+    from netbench.metrics import RATES
+    from netbench.page import THEMES
 
+    theme, rate = _member("--theme", THEMES, theme).name, _member("--rate", RATES, rate).name
     asked = list(FIGURES) if figures is None else [name.strip() for name in figures.split(",")]
     names = [_member("--figures", FIGURES, name).name for name in asked]
-    for path in write_plots(_runs(paths), names=names):
+    if terminal:
+        from netbench.terminal import write_terminal
+
+        write_terminal(_runs(paths), rate, sys.stdout)
+    elif overlay:
+        _print_paths(write_overlay(_runs(paths), overlay, rate, theme))
+    else:
+        _print_paths(write_plots(_runs(paths), rate, names, theme))
+
+
+def _print_paths(paths: Iterable[Path]) -> None:
+    for path in paths:
         print(path)
+
+
+ListingName = Annotated[str, typer.Option("--format", help="table, csv or json.")]
+OneRun = Annotated[Path, typer.Argument(metavar="RUN", help="The run, or a folder that holds one.")]
+
+
+def _run_at(path: Path) -> Run:
+    """The one run at a path. Raises UsageError when there are several."""
+    found = _runs([path])
+    if len(found) > 1:
+        names = ", ".join(str(run.folder.path) for run in found[:3])
+        raise UsageError(
+            f"{path}: holds {len(found)} runs; name one of them: {names}{', ...' if len(found) > 3 else ''}"
+        )
+    return found[0]
+
+
+@app.command()
+def fit(run: OneRun, format: ListingName = "table", rate: Rate = "Gbit/s", theme: ThemeName = "print") -> None:
+    """Fit latency and bandwidth, T = alpha + bytes/beta, to each series of a run; draw the fit into its plots/."""
+    from netbench.fits import fit_rows, fit_texts, hindsight, write_fit
+    from netbench.listing import LISTINGS
+    from netbench.metrics import RATES
+    from netbench.page import THEMES
+    from netbench.predictions import Predictions
+
+    listing, unit = _member("--format", LISTINGS, format), _member("--rate", RATES, rate)
+    theme = _member("--theme", THEMES, theme).name
+    fitted = _run_at(run)
+    predictions = Predictions.of(fitted)
+    listing.write(fit_rows(predictions, unit.name), lambda row: fit_texts(row, unit.name), sys.stdout)
+    sys.stdout.flush()
+    for line in hindsight(predictions):
+        print(line, file=sys.stderr)
+    for path in write_fit(fitted, predictions, theme):
+        print(f"figure: {path}", file=sys.stderr)
+
+
+@app.command()
+def predict(
+    run: OneRun,
+    mode: Annotated[str, typer.Option(help="What is to be run, as all_gather.")],
+    world_size: Annotated[int, typer.Option(help="Between how many ranks.", min=1)],
+    tensor: Annotated[str, typer.Option(metavar="BYTES", help="What each rank passes in, as 50MB.")],
+    backend: Annotated[str | None, typer.Option(help="Over this alone; by default, each that the run has.")] = None,
+    streams: Annotated[int | None, typer.Option(help="With so many alone, 0 for auto.")] = None,
+    format: ListingName = "table",
+) -> None:
+    """Say how long an operation will take, with a 90 % interval, and whether the run holds anything like it."""
+    from netbench.fits import prediction_row, prediction_texts
+    from netbench.listing import LISTINGS
+    from netbench.modes import MODES
+    from netbench.predictions import Predictions
+
+    listing, chosen = _member("--format", LISTINGS, format), _member("--mode", MODES, mode)
+    try:
+        tensor_bytes = parse_bytes(tensor)
+    except ValueError as error:
+        raise UsageError(f"--tensor: {error}") from None
+    if world_size < chosen.min_world_size:
+        raise UsageError(f"--world-size: {chosen.name} needs {chosen.min_world_size} ranks, not {world_size}")
+    answers = Predictions.of(_run_at(run)).predict(chosen.name, world_size, tensor_bytes, backend, streams)
+    listing.write([prediction_row(answer) for answer in answers], prediction_texts, sys.stdout)
 
 
 @app.command()
 def show(
     paths: Paths = None,
-    format: Annotated[str, typer.Option(help="table, csv, json, markdown or torchft.")] = "table",
-    rate: Annotated[str, typer.Option(help="Unit of bandwidth: Gbit/s or GB/s.")] = "Gbit/s",
+    format: Annotated[str, typer.Option(help="table, csv, json, jsonl, prometheus, markdown or torchft.")] = "table",
+    rate: Rate = "Gbit/s",
 ) -> None:
     """Print the results of runs: a case a row, with median time, its interval, and bandwidths."""
     from netbench.metrics import RATES

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from netbench.errors import StorageError, UsageError
+from netbench.errors import UsageError
 from netbench.metrics import DEFAULT_RATE, METRICS
 from netbench.model import streams_text
 from netbench.modes import MODES
@@ -25,6 +25,7 @@ from netbench.page import (
     groups,
     ink,
     joined,
+    make_folder,
     plain_number,
     save,
     styles,
@@ -74,7 +75,7 @@ def write_plots(
     runs, paths = list(runs), []
     quoted = [run for run in runs if run.manifest.source is not None]
     for run in runs:
-        _make(run.folder.plots)
+        make_folder(run.folder.plots)
         for name, figure in draw(run, rate, names, quoted, theme):
             paths += save(figure, run.folder.plots, name, theme)
     return paths
@@ -82,7 +83,7 @@ def write_plots(
 
 def write_overlay(runs: Sequence[Run], folder: Path, rate: str = DEFAULT_RATE, theme: str = "print") -> list[Path]:
     """Draws several runs into the same axes, as PNG and SVG into ``folder``. Raises StorageError."""
-    _make(folder)
+    make_folder(folder)
     return [path for name, figure in draw_overlay(runs, rate, theme) for path in save(figure, folder, name, theme)]
 
 
@@ -117,13 +118,6 @@ def _drawn(material: Material, names: Iterable[str], theme: str) -> Iterator[tup
             if found is None:
                 break
             yield found
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{folder}: cannot be made: {error.strerror}") from None
 
 
 @_figure

@@ -10,10 +10,11 @@ import io
 import math
 import textwrap
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from netbench.errors import StorageError
 from netbench.metrics import DEFAULT_RATE
 from netbench.model import streams_text
 from netbench.record import write_atomically
@@ -97,6 +98,15 @@ def image(figure: Figure, suffix: str, theme: str = "print") -> bytes:
     return content.getvalue()
 
 
+def make_folder(folder: Path) -> Path:
+    """The folder, there from now on. Raises StorageError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{folder}: cannot be made: {error.strerror}") from None
+    return folder
+
+
 def save(figure: Figure, folder: Path, name: str, theme: str = "print") -> list[Path]:
     """Writes a figure as PNG and SVG. Raises StorageError."""
     paths = [folder / f"{name}.{suffix}" for suffix in _FORMATS]
@@ -119,6 +129,13 @@ class Material:
     bad: int = 0
     quoted: Sequence[Run] = ()
     more: Sequence[Run] = ()
+
+    def of(self, cases: pd.DataFrame) -> Material:
+        """The same, of those runs alone that ``cases`` come from."""
+        if not self.more:
+            return self
+        first, *more = [run for run in self.runs if run.id in set(cases["run_id"])]
+        return replace(self, run=first, more=more)
 
     @property
     def runs(self) -> Sequence[Run]:
@@ -150,7 +167,7 @@ class Material:
             cases = cases[cases["status"] == "ok"]
             label = name if names.count(name) == 1 else run.id
             backends = (label + ": " + cases["backend"] + " " + cases["variant"]).str.strip()
-            tables.append(cases.assign(backend=backends, variant=""))
+            tables.append(cases.assign(backend=backends, variant="", run_id=run.id))
         return cls(runs[0], pd.concat(tables, ignore_index=True), rate, more=runs[1:])
 
 
@@ -160,6 +177,7 @@ class Page:
     def __init__(self, material: Material, cases: pd.DataFrame, title: str, reading: str) -> None:
         from matplotlib.figure import Figure
 
+        material = material.of(cases)
         hosts = material.hosts
         if material.lab:
             title += " (lab)"
