@@ -56,7 +56,7 @@ def rank_main(rank: int, port: int, rounds: int, iterations: int) -> None:
         count = max(1, min(iterations, int(iterations * 2**23 / size)))
         buffers = mode.buffers(tensor_maker("cpu", "float32"), size // 4, RANKS)
         buffers.input.zero_()
-        operation = make_operation(mode, lanes, buffers, [slice(0, size // 4)], 60.0)
+        operation = make_operation(mode, lanes, buffers, [[slice(0, size // 4)]], 60.0)
         by_hand: list[int] = []
         by_netbench: list[int] = []
         for round in range(rounds + 1):
