@@ -61,7 +61,8 @@ def two_against_more(cases: pd.DataFrame, times: Callable[[str], Nanoseconds] | 
 
     ``cases`` are of one mode, backend, stream count and variant; ``times`` gives a case's headline times by its id.
     Columns ``transmit_bytes``, ``ratio``, its 95 % interval ``low`` and ``high`` (null without ``times``, or with too
-    few of them), and ``world_sizes``, how many larger world sizes were measured there; sizes with none are left out.
+    few of them), ``world_sizes``, how many larger world sizes were measured there, ``case_id`` of the two ranks and
+    ``more_ns``, the time of the others; sizes with none are left out.
     """
     cases = cases[(cases["status"] == "ok") & (cases["transmit_bytes"] > 0)]
     cases = cases[["case_id", "world_size", "transmit_bytes", "median_ns"]].astype({"transmit_bytes": "float64"})
@@ -80,6 +81,8 @@ def two_against_more(cases: pd.DataFrame, times: Callable[[str], Nanoseconds] | 
     table = pd.DataFrame(
         {
             "transmit_bytes": two["transmit_bytes"].astype("int64"),
+            "case_id": two["case_id"],
+            "more_ns": times_ns.median(axis=1),
             "ratio": two["median_ns"] / times_ns.median(axis=1),
             "world_sizes": times_ns.notna().sum(axis=1),
             "low": np.nan,

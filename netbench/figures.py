@@ -34,9 +34,12 @@ from netbench.registry import Registry
 from netbench.units import about_bytes, about_seconds
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from netbench.record import LabFacts
+    from netbench.statistics import Nanoseconds
     from netbench.summary import Run
 
 #: Messages up to this many bytes are small: their time is latency, not bandwidth.
@@ -144,14 +147,15 @@ def bandwidth(material: Material) -> Iterator[tuple[str, Figure]]:
 @_figure
 def world_size(material: Material) -> Iterator[tuple[str, Figure]]:
     """Time against bytes sent, a line for each world size; beside it, two ranks over three and more."""
-    from netbench.comparisons import SURELY_SLOWER, onset_bytes, two_against_more
+    from netbench.comparisons import two_against_more
 
     sending = material.cases[material.cases["transmit_bytes"] > 0]
     looks = styles(key for key, _ in groups(sending, "world_size"))
     for (mode, backend, streams, variant), cases in groups(sending, "mode", "backend", "streams", "variant"):
         if len({len(MODES[mode].participants(ranks)) for ranks in cases["world_size"].unique()}) < 2:
             continue
-        ratios = two_against_more(cases, material.run.times if material.run.manifest.source is None else None)
+        times = material.run.times if material.run.manifest.source is None else None
+        ratios = two_against_more(cases, times)
         page = Page(material, cases, f"{mode}: time against bytes sent", MEDIAN_AND_BAND)
         left, *right = page.grid(2 if len(ratios) else 1)
         for (ranks,), line in groups(cases, "world_size"):
@@ -166,20 +170,28 @@ def world_size(material: Material) -> Iterator[tuple[str, Figure]]:
         page.sizes(cases["transmit_bytes"], "sent by each rank, T (bytes)")
         page.heights("time of one iteration (seconds)", about_seconds, [left])
         for axes in right:
-            axes.fill_between(ratios["transmit_bytes"], ratios["low"], ratios["high"], color=ink(0.8), linewidth=0)
-            axes.plot(ratios["transmit_bytes"], ratios["ratio"], color=ink(), marker="o")
-            axes.axhline(1, color=ink(0.4), linewidth=1)
-            axes.axhline(SURELY_SLOWER, color=ink(0.4), linewidth=1, linestyle=CEILING)
-            axes.set_ylim(0, max(2.0, 1.1 * ratios["ratio"].max(), 1.02 * ratios["high"].max()))
-            axes.set_ylabel("time of 2 ranks / median time of 3 and more (ratio)")
-            onset = onset_bytes(ratios)
-            found = (
-                f"above {SURELY_SLOWER} from {about_bytes(onset)} on"
-                if onset
-                else f"not above {SURELY_SLOWER} for sure"
-            )
-            axes.set_title(f"band: 95 % interval; {found}", fontsize=13, pad=4)
+            _ratio(axes, ratios, times)
         yield joined("world_size", mode, backend, f"k{streams_text(streams)}", variant), page.finished()
+
+
+def _ratio(axes: Axes, ratios: pd.DataFrame, times: Callable[[str], Nanoseconds] | None) -> None:
+    """Time of two ranks over that of more: median, interval and every iteration, and from which size it is slower."""
+    from netbench.comparisons import SURELY_SLOWER, onset_bytes
+
+    axes.fill_between(ratios["transmit_bytes"], ratios["low"], ratios["high"], color=ink(0.85), linewidth=0)
+    highest = 2.0
+    for row in ratios.to_dict("records") if times else ():
+        dots = times(row["case_id"]) / row["more_ns"]  # type: ignore[misc]
+        axes.scatter([row["transmit_bytes"]] * len(dots), dots, s=13, color=ink(0.5), linewidths=0, zorder=2)
+        highest = max(highest, 1.05 * min(float(dots.max()), 2 * row["ratio"]))
+    axes.plot(ratios["transmit_bytes"], ratios["ratio"], color=ink(), marker="o", zorder=3)
+    axes.axhline(1, color=ink(0.4), linewidth=1)
+    axes.axhline(SURELY_SLOWER, color=ink(0.4), linewidth=1, linestyle=CEILING)
+    axes.set_ylim(0, max(highest, 1.1 * ratios["ratio"].max()))
+    axes.set_ylabel("time of 2 ranks / median time of 3 and more (ratio)")
+    onset = onset_bytes(ratios)
+    slower = f"above {SURELY_SLOWER} from {about_bytes(onset)} on" if onset else f"not surely above {SURELY_SLOWER}"
+    axes.set_title(f"2 ranks: {slower} (band: 95 % interval)", fontsize=13, pad=4)
 
 
 @_figure
