@@ -351,6 +351,21 @@ ListingName = Annotated[str, typer.Option("--format", help="table, csv or json."
 OneRun = Annotated[Path, typer.Argument(metavar="RUN", help="The run, or a folder that holds one.")]
 
 
+@app.command()
+def report(
+    run: OneRun,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="By default report.html in the run's folder.")
+    ] = None,
+    rate: Rate = "Gbit/s",
+) -> None:
+    """Make one HTML page of a run, to read and to send: figures, tables, verdicts, environment; print its path."""
+    from netbench.metrics import RATES
+    from netbench.report import write_report
+
+    print(write_report(_run_at(run), out, _member("--rate", RATES, rate).name))
+
+
 def _run_at(path: Path) -> Run:
     """The one run at a path. Raises UsageError when there are several."""
     found = _runs([path])

@@ -61,13 +61,13 @@ def write_table(runs: Sequence[Run], rate: str, file: TextIO) -> None:
     """For people: the main numbers of every case in units that suit, as many as the terminal is wide."""
     console = _console(file)
     for run in runs:
-        table = _main_numbers(run, rate)
+        table = main_numbers(run, rate)
         for column in _DISPENSABLE:
             if _width(table) <= console.width:
                 break
             table = table.drop(columns=column, errors="ignore")
         console.print(_drawn(run, table))
-        for line in _notes(run, rate):
+        for line in notes_on(run, rate):
             console.print(line, markup=False, highlight=False, style="dim")
 
 
@@ -123,12 +123,12 @@ def write_prometheus(runs: Sequence[Run], rate: str, file: TextIO) -> None:
 def write_markdown(runs: Sequence[Run], rate: str, file: TextIO) -> None:
     """The main numbers of every case as a Markdown table a run, to paste into an issue."""
     for run in runs:
-        table = _main_numbers(run, rate)
+        table = main_numbers(run, rate)
         rules = ["---" if name in _WORDS else "---:" for name in table]
         lines: list[list[str]] = [[*map(str, table)], rules, *table.to_numpy().tolist()]
         body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-        notes = "\n".join(f"* {line}" for line in _notes(run, rate))
-        file.write(f"**{_title(run)}**\n\n{body}\n\n{notes}\n\n")
+        notes = "\n".join(f"* {line}" for line in notes_on(run, rate))
+        file.write(f"**{title_of(run)}**\n\n{body}\n\n{notes}\n\n")
 
 
 @_format("torchft")
@@ -236,13 +236,13 @@ def _plain(table: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def _title(run: Run) -> str:
+def title_of(run: Run) -> str:
     ending = "" if run.status == "finished" else f" ({run.status})"
     question = f": {run.manifest.question}" if run.manifest.question else ""
     return f"{run.id}{ending}{question}"
 
 
-def _notes(run: Run, rate: str) -> list[str]:
+def notes_on(run: Run, rate: str) -> list[str]:
     """What a reader of the main numbers has to know, and why some cases are not among them."""
     cases = run.summaries()
     absent = cases[cases["status"].isin(_ABSENT)].groupby(["status", "reason"], sort=False).size()
@@ -262,7 +262,7 @@ def _notes(run: Run, rate: str) -> list[str]:
     ]
 
 
-def _main_numbers(run: Run, rate: str) -> pd.DataFrame:
+def main_numbers(run: Run, rate: str) -> pd.DataFrame:
     """A table of texts: one row for each case that was started."""
     import pandas as pd
 
@@ -313,7 +313,7 @@ def _drawn(run: Run, table: pd.DataFrame) -> Table:
     from rich.text import Text
 
     drawn = Table(
-        title=Text(_title(run)),
+        title=Text(title_of(run)),
         title_justify="left",
         title_style="bold",
         box=SIMPLE_HEAD,
