@@ -25,7 +25,7 @@ lint: $(INSTALLED)
 figures: $(INSTALLED)
 	cd results/reference && for run in explain-*; do ../../$(BIN)/netbench explain $$run; done
 	cd results/reference && ../../$(BIN)/netbench plot --figures world_size world_size-*
-	cd results/reference && ../../$(BIN)/netbench plot --figures beside_quoted,bandwidth,best_streams streams-* torchft_199
+	cd results/reference && ../../$(BIN)/netbench plot --figures beside_quoted streams-* torchft_199
 
 wheel: $(INSTALLED)
 	rm -rf dist
