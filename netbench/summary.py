@@ -1,14 +1,14 @@
 """Runs as they are read: found on disk, each case reduced to what its samples say, in one table.
 
-Only what a summary needs is read from the samples (three columns and the footer), file by file, so memory stays
-that of one case and the cost is linear in the rows.
+The samples are read file by file and only what they say is kept, so memory stays that of one case and the cost is
+linear in the rows.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -20,13 +20,17 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from netbench import interference, iterations, verdicts
+from netbench.ceiling import Ceiling, ceiling
 from netbench.errors import RecordError, UsageError
+from netbench.interference import Interference
+from netbench.iterations import Findings, Iterations
 from netbench.metrics import DEFAULT_RATE, evaluate
 from netbench.model import Case
 from netbench.modes import MODES
 from netbench.quotes import Quote, read_quotes
 from netbench.record import SCHEMA_VERSION, TIMELINE, Manifest, RunFolder
-from netbench.statistics import Nanoseconds, Statistics, describe, headline_ns
+from netbench.statistics import Nanoseconds, Statistics, describe
 
 _CASE_COLUMNS = tuple(field.name for field in fields(Case))
 
@@ -50,6 +54,7 @@ _INTEGERS = (
     "parts",
     "iterations",
     "wrong_elements",
+    *iterations.WHOLE,
     *_COUNTERS,
 )
 
@@ -75,10 +80,14 @@ def load(path: str | os.PathLike[str]) -> list[Run]:
     return [load_run(found) for found in find_runs(Path(path))]
 
 
-def load_run(path: Path) -> Run:
-    """One run, its manifest read and checked. Raises RecordError."""
+def load_run(path: Path, line_bit_s: float | None = None, silenced: Collection[str] = ()) -> Run:
+    """One run, its manifest read and checked. Raises RecordError.
+
+    ``line_bit_s`` is the rate of its link, where the user knows better than the record; ``silenced`` names verdicts
+    that are not wanted.
+    """
     folder = RunFolder(path)
-    return Run(folder, folder.read_manifest())
+    return Run(folder, folder.read_manifest(), line_bit_s, silenced)
 
 
 @dataclass(frozen=True)
@@ -88,14 +97,24 @@ class _Reading:
     case: Case
     facts: dict[str, Any]
     statistics: Statistics
+    findings: Findings
+    interference: Interference
 
 
 class Run:
     """A run on disk, read when first asked for. Raises RecordError naming the file that is at fault."""
 
-    def __init__(self, folder: RunFolder, manifest: Manifest) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        manifest: Manifest,
+        line_bit_s: float | None = None,
+        silenced: Collection[str] = (),
+    ) -> None:
         self.folder = folder
         self.manifest = manifest
+        self.ceiling: Ceiling | None = ceiling(manifest, line_bit_s)
+        self._silenced = silenced
 
     @property
     def id(self) -> str:
@@ -137,7 +156,11 @@ class Run:
 
     def times(self, case_id: str) -> Nanoseconds:
         """The headline time of each timed iteration of a finished case, in ns, in order."""
-        return _times(self.folder.sample_file(self._finished(case_id)))[2]
+        return self.iterations(case_id).times_ns
+
+    def iterations(self, case_id: str) -> Iterations:
+        """The timed iterations of a finished case, rank by rank."""
+        return _samples(self.folder.sample_file(self._finished(case_id)))[2]
 
     def samples(self) -> pd.DataFrame:
         """Every row of every finished case, warm-up iterations included, with all columns of the record."""
@@ -183,6 +206,7 @@ class Run:
         ``status`` is ok, wrong, failed, skipped or missing, with a ``reason`` for all but ok. Only cases that are ok
         have times and metrics. ``rate`` is one of metrics.RATES. ``headline`` names the statistic that stands for a
         case's time: ``median``, or ``mean`` where others measured and tell no median; then ``median_ns`` holds it too.
+        ``verdicts`` names what makes a case doubtful or sets its limit, and ``advice`` says of each what was found.
         """
         table = self._cases.copy()
         measured = evaluate(table[table["status"] == "ok"], rate)
@@ -190,13 +214,28 @@ class Run:
         # For people the metrics come first, the distribution and the counters that they were made from last.
         return pd.concat([table.iloc[:, :position], measured.reindex(table.index), table.iloc[:, position:]], axis=1)
 
+    def judge(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """The verdicts on a case that are not silenced: name -> what was found, and what to do."""
+        found = verdicts.judge(row, self._circumstances)
+        return {name: advice for name, advice in found.items() if name not in self._silenced}
+
     @cached_property
     def _readings(self) -> dict[str, _Reading]:
         case_ids = sorted(self.folder.finished())
         # Most of the reading happens outside the interpreter's lock.
         with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)) + 1)) as pool:
-            readings = pool.map(lambda case_id: _read(self.folder.sample_file(case_id), self.id), case_ids)
+            readings = pool.map(lambda case_id: self._read(self.folder.sample_file(case_id)), case_ids)
             return dict(zip(case_ids, readings, strict=True))
+
+    def _read(self, path: Path) -> _Reading:
+        case, facts, measured = _samples(path, self.id)
+        times_ns = measured.times_ns
+        beside = interference.find(facts.get("ranks", []), self._circumstances.machines, len(times_ns))
+        return _Reading(case, facts, describe(times_ns), iterations.find(measured), beside)
+
+    @cached_property
+    def _circumstances(self) -> verdicts.Circumstances:
+        return verdicts.Circumstances(self.manifest, self.ceiling)
 
     @cached_property
     def _quotes(self) -> dict[str, Quote]:
@@ -210,15 +249,35 @@ class Run:
             "variant",
             "status",
             "reason",
+            "verdicts",
+            "advice",
             "parts",
             "headline",
             *Statistics._fields,
             "wrong_elements",
             *_COUNTERS,
+            "stop_reason",
+            "clock_error_ns",
+            *iterations.NAMES,
+            *interference.NAMES,
+            "ceiling_bit_s",
         ]
-        table = pd.DataFrame(list(self._rows()), columns=names)
-        floats = {name: "float64" for name in Statistics._fields if name not in _INTEGERS}
+        table = pd.DataFrame([row | self._judged(row) for row in self._rows()], columns=names)
+        numbers = (*Statistics._fields, *iterations.NAMES, *interference.NAMES, "clock_error_ns", "ceiling_bit_s")
+        floats = {name: "float64" for name in numbers if name not in _INTEGERS}
         return table.astype(dict.fromkeys(_INTEGERS, "Int64") | floats)
+
+    def _judged(self, row: dict[str, Any]) -> dict[str, Any]:
+        """What a row gains by the run as a whole."""
+        if row["status"] != "ok":
+            return {}
+        row = row | {"ceiling_bit_s": self.ceiling.payload_bit_s if self.ceiling else None}
+        found = self.judge(row)
+        return {
+            "ceiling_bit_s": row["ceiling_bit_s"],
+            "verdicts": ", ".join(found),
+            "advice": "; ".join(f"{name}: {advice}" for name, advice in found.items()),
+        }
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         failures = {failure.case_id: failure.reason for failure in self.manifest.failures}
@@ -254,12 +313,20 @@ def _findings(reading: _Reading) -> dict[str, Any]:
         "status": facts.get("status", "ok"),
         "parts": facts.get("parts"),
         "wrong_elements": facts.get("wrong_elements"),
+        "stop_reason": facts.get("stop_reason"),
+        "clock_error_ns": max((rank.get("clock_error_ns") or 0 for rank in facts.get("ranks", [])), default=None),
     }
     for name, combine in _COUNTERS.items():
         counts = [rank[name] for rank in facts.get("ranks", []) if rank.get(name) is not None]
         row[name] = combine(counts) if counts else None
     if row["status"] == "ok":
-        return row | {"headline": "median"} | reading.statistics._asdict()
+        return (
+            row
+            | {"headline": "median"}
+            | reading.statistics._asdict()
+            | asdict(reading.findings)
+            | asdict(reading.interference)
+        )
     return row | {"reason": _wrong(row["wrong_elements"])}
 
 
@@ -274,21 +341,18 @@ def _wrong(elements: int) -> str:
     return f"{elements} elements were wrong after the operation"
 
 
-def _read(path: Path, run_id: str) -> _Reading:
-    case, facts, times_ns = _times(path, run_id)
-    return _Reading(case, facts, describe(times_ns))
-
-
-def _times(path: Path, run_id: str | None = None) -> tuple[Case, dict[str, Any], Nanoseconds]:
-    """A sample file's case, facts and headline times; raises RecordError if the file is not whole."""
+def _samples(path: Path, run_id: str | None = None) -> tuple[Case, dict[str, Any], Iterations]:
+    """A sample file's case, facts and timed iterations; raises RecordError if the file is not whole."""
     file = _open(path)
     try:
         metadata = {key.decode(): value for key, value in file.metadata.metadata.items()}
         case = Case(**json.loads(metadata["netbench.case"]))
         facts = json.loads(metadata["netbench.facts"])
-        table = file.read(["iteration", "phase", "duration_ns"], use_threads=False)
+        known = [name for name in iterations.COLUMNS if name in file.schema_arrow.names]
+        table = file.read([*known, "phase"], use_threads=False)
         timed = table.filter(pa.compute.equal(table["phase"].cast(pa.string()), "timed"))
-        iteration, duration_ns = (timed[name].to_numpy() for name in ("iteration", "duration_ns"))
+        columns = {name: timed[name].to_numpy() for name in known}
+        count = len(columns["duration_ns"])
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
         raise RecordError(f"{path}: is damaged: {error}") from None
     written_by = metadata.get("netbench.run_id", b"").decode()
@@ -296,15 +360,16 @@ def _times(path: Path, run_id: str | None = None) -> tuple[Case, dict[str, Any],
         raise RecordError(f"{path}: holds the samples of another case, {case.id}")
     if run_id is not None and written_by != run_id:
         raise RecordError(f"{path}: belongs to another run, {written_by}")
-    if not len(iteration):
+    if not count:
         raise RecordError(f"{path}: is empty: it has no timed iteration")
-    times_ns = headline_ns(iteration, duration_ns)
-    ranks = len(MODES[case.mode].participants(case.world_size))
-    if len(duration_ns) != ranks * len(times_ns):
-        raise RecordError(
-            f"{path}: is damaged: {len(duration_ns)} rows for {len(times_ns)} iterations of {ranks} ranks"
-        )
-    return case, facts, times_ns
+    ranks, each = len(MODES[case.mode].participants(case.world_size)), len(np.unique(columns["iteration"]))
+    if count != ranks * each:
+        raise RecordError(f"{path}: is damaged: {count} rows for {each} iterations of {ranks} ranks")
+    offsets_ns = {rank["rank"]: rank.get("clock_offset_ns") or 0 for rank in facts.get("ranks", [])}
+    try:
+        return case, facts, Iterations.of(columns, offsets_ns)
+    except ValueError as error:
+        raise RecordError(f"{path}: is damaged: {error}") from None
 
 
 def _open(path: Path) -> Any:

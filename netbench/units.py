@@ -115,3 +115,29 @@ def about_seconds(seconds: float) -> str:
 def _three_digits(value: float) -> str:
     """Without an exponent, which 1023 KiB would get from three significant digits."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+_RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(bit|b)(/s)?\s*", re.IGNORECASE)
+
+
+def parse_rate(text: str) -> float:
+    """``"10gbit"``, ``"8Gbit/s"`` or ``"1.2GB/s"`` in bit/s. Raises ValueError, saying what would be right.
+
+    ``Mb/s`` and ``Mbps`` are refused, since they are bits to some and bytes to others, and so is ``1.2GB``, no rate.
+    """
+    match = _RATE.fullmatch(text)
+    if match is None or (match[3].lower() == "b" and (match[3] == "b" or not match[4])):
+        raise ValueError(f"{text!r} is not a rate; write 10gbit, 8Gbit/s or 1.2GB/s")
+    bits = 1 if match[3].lower() == "bit" else 8
+    rate = Fraction(match[1]) * bits * 1000 ** " kmgt".index(match[2].lower() or " ")
+    if not rate:
+        raise ValueError(f"{text!r} is no rate that anything could have")
+    return float(rate)
+
+
+def about_rate(bit_s: float) -> str:
+    """Rounded for people, in bits: 191.28e6 -> ``191 Mbit/s``."""
+    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if bit_s >= factor:
+            return f"{_three_digits(bit_s / factor)} {letter}bit/s"
+    return f"{_three_digits(bit_s)} bit/s"

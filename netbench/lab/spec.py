@@ -11,15 +11,13 @@ from fractions import Fraction
 from typing import Self
 
 from netbench.errors import did_you_mean
+from netbench.framing import QUEUE_BYTES, Framing
 from netbench.units import parse_seconds
 
 MTU_BYTES = 1500
-_IP_BYTES = 20
-_TCP_BYTES = 20 + 12  # with the timestamps that Linux sends by default
-_ETHERNET_BYTES = 14  # what the kernel's queues count beside the IP packet; no preamble, checksum or gap
 
 #: TCP payload over what the link's queue counts, in full packets: 1448/1514.
-PAYLOAD_SHARE = Fraction(MTU_BYTES - _IP_BYTES - _TCP_BYTES, MTU_BYTES + _ETHERNET_BYTES)
+PAYLOAD_SHARE = Framing(MTU_BYTES, QUEUE_BYTES).payload_share
 
 _MOST_HOSTS = 64
 _LEAST_RATE_BIT_S = 100_000

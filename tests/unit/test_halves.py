@@ -14,7 +14,29 @@ PACKAGE = Path(netbench.__file__).parent
 SOURCES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 #: Modules and packages that read records. The rest measures, but for those that offer both halves to the user.
-READERS = {"metrics", "comparisons", "summary", "tables", "figures", "importers", "courses", "explain", "curves", "predictions", "report", "fits", "terminal", "page"}
+READERS = {
+    "metrics",
+    "comparisons",
+    "summary",
+    "tables",
+    "figures",
+    "importers",
+    "courses",
+    "explain",
+    "curves",
+    "predictions",
+    "report",
+    "fits",
+    "terminal",
+    "page",
+    "tune",
+    "iterations",
+    "interference",
+    "ceiling",
+    "verdicts",
+    "compare",
+    "requirements",
+}
 READING = {name for name in SOURCES if name.split(".")[0] in READERS}
 BOTH = {"__init__", "__main__", "cli", "catalogue", "statistics"}
 MEASURING = set(SOURCES) - READING - BOTH
@@ -49,6 +71,6 @@ def test_measuring_never_imports_what_reads(module: str) -> None:
     assert not names & {f"netbench.{name}" for name in READING}
 
 
-@pytest.mark.parametrize("module", ["metrics", "tables", "figures"])
+@pytest.mark.parametrize("module", ["metrics", "tables", "figures", "verdicts"])
 def test_registries_can_be_listed_without_the_heavy_packages(module: str) -> None:
     assert not packages(imported(SOURCES[module], anywhere=False)) & {"pandas", "numpy", "matplotlib", "scipy", "rich"}
