@@ -19,6 +19,7 @@ from netbench.modes import MODES
 from netbench.registry import one_line
 from netbench.statistics import median_interval, samples_for
 from netbench.tables import FORMATS
+from netbench.verdicts import VERDICTS
 
 FOLDER = Path(__file__).parent
 
@@ -81,7 +82,12 @@ def tools() -> str:
     return table(["tool", "what is read"], [[f"`{name}`", one_line(tool)] for name, tool in TOOLS.items()])
 
 
-TABLES = {function.__name__: function for function in (modes, metrics, statistics, figures, formats, tools)}
+def verdicts() -> str:
+    rows = [[f"`{name}`", verdict.mark, one_line(verdict)] for name, verdict in VERDICTS.items()]
+    return table(["verdict", "mark", "what was found"], rows)
+
+
+TABLES = {function.__name__: function for function in (modes, metrics, statistics, figures, formats, tools, verdicts)}
 
 _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

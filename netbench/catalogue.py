@@ -15,12 +15,14 @@ from netbench.metrics import METRICS
 from netbench.modes import MODES
 from netbench.registry import Registry, one_line
 from netbench.tables import FORMATS
+from netbench.verdicts import VERDICTS
 
 REGISTRIES: Mapping[str, Registry[Any]] = {
     "modes": MODES,
     "backends": BACKENDS,
     "metrics": METRICS,
     "figures": FIGURES,
+    "verdicts": VERDICTS,
     "formats": FORMATS,
     "launchers": LAUNCHERS,
     "tools": TOOLS,

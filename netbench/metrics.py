@@ -37,6 +37,7 @@ class Unit:
 TIME = Unit("us", "_us", 1e6, "_seconds")
 PER_SECOND = Unit("1/s", "_per_s", 1.0, "_per_second")
 PLAIN = Unit("", "", 1.0, "")
+PER_GB = Unit("s/GB", "_s_per_gb", 1e9, "_seconds_per_byte")
 
 DEFAULT_RATE = "Gbit/s"
 
@@ -162,6 +163,18 @@ def traffic_ratio(cases: pd.DataFrame, time_s: pd.Series[float]) -> pd.Series[fl
 def spread(cases: pd.DataFrame, time_s: pd.Series[float]) -> pd.Series[float]:
     """Width of the middle half of the iterations over their median: (p75 - p25)/t."""
     return (cases["p75_ns"] - cases["p25_ns"]) / 1e9 / time_s
+
+
+@_metric("share of the ceiling", PLAIN, "higher")
+def ceiling_share(cases: pd.DataFrame, time_s: pd.Series[float]) -> pd.Series[float]:
+    """busbw over the payload that the link can carry; null where the link's rate is not known."""
+    return busbw(cases, time_s) * 8 / cases["ceiling_bit_s"]
+
+
+@_metric("CPU time", PER_GB, "lower", interval=False)
+def cpu(cases: pd.DataFrame, time_s: pd.Series[float]) -> pd.Series[float]:
+    """CPU time of a rank, all its threads, over the bytes T that it has to send: mean over ranks and iterations."""
+    return cases["cpu_ns"] / 1e9 / cases["transmit_bytes"].where(cases["transmit_bytes"] > 0)
 
 
 def _sent_bytes(cases: pd.DataFrame) -> pd.Series[float]:

@@ -276,7 +276,7 @@ class Run:
         return {
             "ceiling_bit_s": row["ceiling_bit_s"],
             "verdicts": ", ".join(found),
-            "advice": "; ".join(f"{name}: {advice}" for name, advice in found.items()),
+            "advice": verdicts.SEPARATOR.join(f"{name}: {advice}" for name, advice in found.items()),
         }
 
     def _rows(self) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from netbench.model import DTYPES, streams_text
 from netbench.record import write_atomically
 from netbench.registry import Registry, one_line
 from netbench.units import about_bytes, about_seconds, format_bytes
+from netbench.verdicts import SEPARATOR, VERDICTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +33,7 @@ _ABSENT = ("skipped", "missing")
 _STYLES = {"ok": "", "wrong": "bold red", "failed": "red"}
 
 #: Columns of the tables for people that hold words, and those given up first where the terminal is narrow.
-_WORDS = ("mode", "backend", "dtype", "variant", "status")
+_WORDS = ("mode", "backend", "dtype", "variant", "verdicts", "status")
 _DISPENSABLE = ("S", "T", "dtype", "iterations", "traffic", "from", "to", "algbw", "spread")
 
 
@@ -103,6 +104,7 @@ def write_prometheus(runs: Sequence[Run], rate: str, file: TextIO) -> None:
         for metric in METRICS.values()
     }
     states = Gauge("netbench_cases", "Cases of a run by what became of them.", ["run", "status"], registry=registry)
+    judged = Gauge("netbench_verdict", "1 for each verdict on a case.", [*labels, "verdict"], registry=registry)
     begun = Gauge("netbench_started_timestamp_seconds", "When the run began.", ["run"], registry=registry)
     for run in runs:
         begun.labels(run.id).set(run.manifest.started_at.timestamp())
@@ -111,6 +113,9 @@ def write_prometheus(runs: Sequence[Run], rate: str, file: TextIO) -> None:
             states.labels(run.id, status).set(count)
         cases = cases[cases["status"] == "ok"]
         cases = cases.assign(streams=cases["streams"].map(streams_text))
+        for case in cases.to_dict("records"):
+            for name in filter(None, (case["verdicts"] or "").split(", ")):
+                judged.labels(run.id, *(case[label] for label in labels[1:]), name).set(1)
         marks = [(run.id, *row) for row in cases[labels[1:]].itertuples(index=False)]
         for metric in METRICS.values():
             for mark, value in zip(marks, metric(cases, cases["median_ns"] / 1e9), strict=True):
@@ -148,6 +153,8 @@ def write_torchft(runs: Sequence[Run], rate: str, file: TextIO) -> None:
                 for case in lines.sort_values("tensor_bytes").to_dict("records"):
                     file.write(_torchft_line(case) + "\n")
                 file.write("\n")
+        for note in _verdict_notes(cases):
+            file.write(f"# {note}\n")
 
 
 def _torchft_line(case: dict[Any, Any]) -> str:
@@ -258,8 +265,24 @@ def notes_on(run: Run, rate: str) -> list[str]:
         where,
         f"algbw, busbw: {rate}; traffic: bytes on the wire over T",
         f"time: {time}; spread: (p75 - p25) / median",
+        *([f"ceiling: busbw over {run.ceiling}"] if run.ceiling else []),
+        *_verdict_notes(cases),
         *(f"{count} {key[0]}: {key[1]}" for key, count in absent.items() if isinstance(key, tuple)),
     ]
+
+
+def _verdict_notes(cases: pd.DataFrame) -> list[str]:
+    """A line for each verdict that there is: its mark and name, on how many cases, and the advice on the first."""
+    judged = cases[[isinstance(names, str) and names != "" for names in cases["verdicts"]]]
+    notes = []
+    for verdict in VERDICTS.values():
+        named = judged[[verdict.name in names.split(", ") for names in judged["verdicts"]]]
+        if len(named):
+            first = named.iloc[0]
+            advice = dict(piece.split(": ", 1) for piece in first["advice"].split(SEPARATOR))[verdict.name]
+            count = f"{len(named)} cases" if len(named) > 1 else "1 case"
+            notes.append(f"{verdict.mark}: {verdict.name}, {count}; {first['case_id']}: {advice}")
+    return notes
 
 
 def main_numbers(run: Run, rate: str) -> pd.DataFrame:
@@ -268,8 +291,8 @@ def main_numbers(run: Run, rate: str) -> pd.DataFrame:
 
     cases = [case for case in _plain(run.summaries(rate)) if case["status"] not in _ABSENT]
     table = pd.DataFrame([_main_row(case, rate) for case in cases])
-    usual = not any(case["variant"] for case in cases)
-    return table.drop(columns="variant", errors="ignore") if usual else table
+    empty = [name for name in ("variant", "ceiling", "verdicts") if name in table and not any(table[name])]
+    return table.drop(columns=empty)
 
 
 def _main_row(case: dict[str, Any], rate: str) -> dict[str, str]:
@@ -297,6 +320,8 @@ def _main_row(case: dict[str, Any], rate: str) -> dict[str, str]:
         "busbw": bandwidth("busbw"),
         "spread": _shown(case["spread"], lambda ratio: f"{ratio:.0%}"),
         "traffic": _shown(case["traffic_ratio"], lambda ratio: f"{ratio:.2f}"),
+        "ceiling": _shown(case["ceiling_share"], lambda share: f"{share:.0%}"),
+        "verdicts": "".join(VERDICTS[name].mark for name in (case["verdicts"] or "").split(", ") if name),
         "status": case["status"] if case["reason"] is None else f"{case['status']}: {case['reason']}",
     }
 

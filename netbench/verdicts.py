@@ -87,6 +87,10 @@ def judge(case: Row, circumstances: Circumstances) -> dict[str, str]:
     return {name: advice for name, advice in found.items() if advice is not None}
 
 
+#: Between the verdicts of a case where they are one text.
+SEPARATOR = " | "
+
+
 def named(text: str) -> frozenset[str]:
     """The verdicts of a list such as ``trend,bimodal``. Raises UsageError on an unknown one."""
     return frozenset(VERDICTS[name.strip()].name for name in text.split(",") if name.strip())
