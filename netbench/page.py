@@ -179,6 +179,8 @@ class Page:
 
         material = material.of(cases)
         hosts = material.hosts
+        if reading == MEDIAN_AND_BAND and (cases["headline"] == "mean").all():
+            reading = "line: mean, as others tell it"
         if material.lab:
             title += " (lab)"
         self.figure = Figure(figsize=_INCHES)
