@@ -90,9 +90,7 @@ def markdown(explanation: Explanation) -> str:
     )
     lines += ["", "## The experiments", ""]
     lines += _table(["experiment", "what it shows"], ([name, one_line(EXPERIMENTS[name])] for name in EXPERIMENTS))
-    figures = sorted(
-        path.name for name in ("experiments", "timeline") for path in run.folder.plots.glob(f"{name}*.png")
-    )
+    figures = [path.name for name in FIGURES for path in sorted(run.folder.plots.glob(f"{name}*.png"))]
     if figures:
         lines += ["", "## Figures"]
     for name in figures:

@@ -14,7 +14,7 @@ from synthetic import make_case, make_run
 from netbench.errors import UsageError
 from netbench.experiments import EXPERIMENTS, Setting, whole_plan
 from netbench.explain.evidence import Evidence, NotMeasured
-from netbench.explain.report import explain, markdown, write_verdicts
+from netbench.explain.report import explain, write_report, write_verdicts
 from netbench.explain.verdicts import Outcome, Verdict, lost_share, verdicts
 from netbench.model import Case
 from netbench.statistics import Estimate, estimate
@@ -159,7 +159,7 @@ def test_the_wait_for_the_late_rank_is_no_time_of_the_exchange(tmp_path: Path) -
 
 def test_the_report_holds_verdicts_numbers_and_experiments(tmp_path: Path) -> None:
     run = load_run(make_run(tmp_path / "run", PLAN.cases, Cost(blocking_ms=100).durations).path)
-    text, file = markdown(explain(run)), io.StringIO()
+    text, file = write_report(explain(run)).read_text(encoding="utf-8"), io.StringIO()
     write_verdicts(explain(run), file)
     for said in (text, file.getvalue()):
         assert "head-of-line blocking" in said
@@ -168,6 +168,7 @@ def test_the_report_holds_verdicts_numbers_and_experiments(tmp_path: Path) -> No
         assert "times as long as the same bytes exchanged" in said
     assert all(f"| {name} |" in text for name in EXPERIMENTS)
     assert "| exchange, sends first, late | 200 ms |" in text
+    assert "(plots/factors.png)" in text
 
 
 def test_every_case_of_the_plan_sends_the_same_bytes() -> None:
