@@ -42,8 +42,8 @@ class Lanes:
     lanes: Sequence[Lane]
     device: str = "cpu"
     synchronize: Callable[[], None] | None = None
-    #: What the backend chose for the last operation, for the record: the schedule's name, and the streams it took.
-    choice: Callable[[], tuple[str, int]] | None = None
+    #: What the backend chose for the last operation, for the record: schedule, streams, and chunks of a block.
+    choice: Callable[[], tuple[str, int, int]] | None = None
 
 
 class Backend:
@@ -113,7 +113,7 @@ class ParallelGloo(Backend):
         )
         group = ParallelProcessGroup(options=options)
         group.configure(wiring.store, wiring.rank, wiring.world_size)
-        return Lanes([Lane(group)], choice=lambda: (group.last_choice.schedule, group.last_choice.streams))
+        return Lanes([Lane(group)], choice=lambda: group.last_choice)
 
 
 @_backend

@@ -10,9 +10,9 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from netbench.lab import LabEntry
     from netbench.record import Manifest, RunFolder
     from netbench.summary import Run
+
+Value = TypeVar("Value")
 
 app = typer.Typer(
     name="netbench",
@@ -256,11 +258,32 @@ Paths = Annotated[
 ]
 
 
-def _runs(paths: list[Path] | None) -> list[Run]:
+LineRate = Annotated[
+    str | None,
+    typer.Option("--line-rate", metavar="RATE", help="What the link can carry, headers included, as 10gbit."),
+]
+Silence = Annotated[
+    str | None, typer.Option("--silence", metavar="NAME,...", help="Verdicts that are not wanted, as trend,bimodal.")
+]
+
+
+def _runs(paths: list[Path] | None, line_rate: str | None = None, silence: str | None = None) -> list[Run]:
     from netbench.summary import find_runs, load_run
+    from netbench.units import parse_rate
+    from netbench.verdicts import named
 
     found = dict.fromkeys(run for path in paths or [Path("results")] for run in find_runs(path))
-    return [load_run(path) for path in found]
+    line_bit_s = None if line_rate is None else _read("--line-rate", parse_rate, line_rate)
+    silenced = _read("--silence", named, silence or "")
+    return [load_run(path, line_bit_s, silenced) for path in found]
+
+
+def _read(option: str, reader: Callable[[str], Value], text: str) -> Value:
+    """What an option says. Raises UsageError with its name."""
+    try:
+        return reader(text)
+    except (ValueError, UsageError) as error:
+        raise UsageError(f"{option}: {error}") from None
 
 
 @app.command()
@@ -307,6 +330,54 @@ def explain(
     _raise_end(explanation.run.folder, ended)
 
 
+@app.command()
+def tune(
+    path: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="A run to take the table from; without it, one is measured.")
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where the table is put; tuning.json in the run unless given.")
+    ] = None,
+    modes: Annotated[str | None, typer.Option(metavar="...", help="Operations to tune.")] = None,
+    streams: Annotated[str | None, typer.Option(metavar="...", help="Stream counts to try.")] = None,
+    world_sizes: Annotated[str | None, typer.Option(metavar="...", help="Numbers of ranks to tune for.")] = None,
+    sizes: Annotated[str | None, typer.Option(metavar="...", help="Tensor bytes to tune for.")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="...", help="Seconds for each case.")] = None,
+    lab: Annotated[str | None, _axis("lab", "Tune for emulated hosts, as 2x400mbit,flow=40mbit.")] = None,
+    interface: Annotated[str | None, _axis("interface", "What Gloo is bound to; lo unless given.")] = None,
+    out: Annotated[str | None, _axis("out", "Where the run is put.")] = None,
+) -> None:
+    """Find the fastest schedule and stream count for each operation and size; write them for ParallelProcessGroup."""
+    given = dict(locals())
+    options = {
+        key: given[key]
+        for key in configuration.SweepConfig.model_fields
+        if given.get(key) is not None and key != "path"
+    }
+    ended: NetbenchError | None = None
+    if path is None:
+        settings = configuration.resolve(configuration.preset("tune"), options)
+        folder, manifest = _new_run(settings, _runnable(settings, make_plan(settings)))
+        ended = _measure(folder, manifest)
+        if ended is not None:
+            _raise_end(folder, ended)
+        path = folder.path
+    elif options:
+        given_too = ", ".join(f"--{key.replace('_', '-')}" for key in options)
+        raise UsageError(f"{path}: names a run that is there already; leave out {given_too}")
+    from netbench import tune as tuner
+    from netbench.summary import load_run
+    from netbench.tuning import write_table
+
+    found, findings = tuner.tune(load_run(path))
+    for line in tuner.lines(findings):
+        print(line)
+    sys.stdout.flush()
+    target = table or path / "tuning.json"
+    write_table(target, found)
+    print(f"table: {target}\nuse it: NETBENCH_TUNING={shlex.quote(str(target))}", file=sys.stderr)
+
+
 Rate = Annotated[str, typer.Option(help="Unit of bandwidth: Gbit/s or GB/s.")]
 ThemeName = Annotated[str, typer.Option("--theme", help="print (dark on white) or dark.")]
 
@@ -323,6 +394,8 @@ def plot(
     theme: ThemeName = "print",
     rate: Rate = "Gbit/s",
     terminal: Annotated[bool, typer.Option("--terminal", help="Draw with characters, here; write no file.")] = False,
+    line_rate: LineRate = None,
+    silence: Silence = None,
 ) -> None:
     """Draw every figure that the runs have data for, as PNG and SVG in each run's plots/; print their paths."""
     from netbench.figures import FIGURES, write_overlay, write_plots
@@ -332,14 +405,15 @@ def plot(
     theme, rate = _member("--theme", THEMES, theme).name, _member("--rate", RATES, rate).name
     asked = list(FIGURES) if figures is None else [name.strip() for name in figures.split(",")]
     names = [_member("--figures", FIGURES, name).name for name in asked]
+    runs = _runs(paths, line_rate, silence)
     if terminal:
         from netbench.terminal import write_terminal
 
-        write_terminal(_runs(paths), rate, sys.stdout)
+        write_terminal(runs, rate, sys.stdout)
     elif overlay:
-        _print_paths(write_overlay(_runs(paths), overlay, rate, theme))
+        _print_paths(write_overlay(runs, overlay, rate, theme))
     else:
-        _print_paths(write_plots(_runs(paths), rate, names, theme))
+        _print_paths(write_plots(runs, rate, names, theme))
 
 
 def _print_paths(paths: Iterable[Path]) -> None:
@@ -430,13 +504,15 @@ def show(
     paths: Paths = None,
     format: Annotated[str, typer.Option(help="table, csv, json, jsonl, prometheus, markdown or torchft.")] = "table",
     rate: Rate = "Gbit/s",
+    line_rate: LineRate = None,
+    silence: Silence = None,
 ) -> None:
     """Print the results of runs: a case a row, with median time, its interval, and bandwidths."""
     from netbench.metrics import RATES
     from netbench.tables import FORMATS
 
     chosen, unit = _member("--format", FORMATS, format), _member("--rate", RATES, rate)
-    chosen.write(_runs(paths), unit.name, sys.stdout)
+    chosen.write(_runs(paths, line_rate, silence), unit.name, sys.stdout)
 
 
 def _member(option: str, registry: Registry[Thing], name: str) -> Thing:

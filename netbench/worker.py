@@ -181,7 +181,7 @@ class Worker:
         control.barrier()
         after, beside = wire.traffic(connections), Surroundings.now(self.place.interface).since(around)
         wrong += check(2 * visit + 1)
-        schedule, used = lanes.choice() if lanes.choice else (None, len(parts))
+        schedule, used, schedule_chunks = lanes.choice() if lanes.choice else (None, len(parts), None)
         carried = after - before if before and after else None
         facts = {
             "rank": self.rank,
@@ -190,6 +190,7 @@ class Worker:
             "wrong_elements": wrong,
             "parts": used,
             "schedule": schedule,
+            "schedule_chunks": schedule_chunks,
             "stop_reason": reason,
             "connections": len(connections),
             "wire_sent_bytes": carried.sent_bytes if carried else None,
@@ -241,6 +242,7 @@ class Worker:
             "wrong_elements": wrong,
             "parts": visits.ranks[0]["parts"],
             "schedule": visits.ranks[0]["schedule"],
+            "schedule_chunks": visits.ranks[0]["schedule_chunks"],
             "stop_reason": visits.ranks[0]["stop_reason"],
             "visits": visits.visits,
             "pause_s": self.job.pause_s,
