@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from netbench.record import LabFacts
     from netbench.statistics import Nanoseconds
     from netbench.summary import Run
 
@@ -137,7 +136,7 @@ def bandwidth(material: Material) -> Iterator[tuple[str, Figure]]:
                 band = [line[column] * line["median_ns"] / line[end] for end in ("p75_ns", "p25_ns")]
                 label = f"{backend}, {_streams(streams)}"
                 page.line(axes, line["tensor_bytes"], line[column], label, looks[backend, streams], band)
-            for what, bit_s in _ceilings(material.lab):
+            for what, bit_s in _ceilings(material):
                 page.level(axes, bit_s / 8 * METRICS["busbw"].unit(material.rate).factor, what)
         page.sizes(cases["tensor_bytes"], "tensor per rank (bytes)")
         page.heights(f"bus bandwidth ({material.rate})", plain_number)
@@ -161,7 +160,7 @@ def world_size(material: Material) -> Iterator[tuple[str, Figure]]:
         for (ranks,), line in groups(cases, "world_size"):
             median, *band = (line[f"{name}_ns"] / 1e9 for name in ("median", "p25", "p75"))
             page.line(left, line["transmit_bytes"], median, f"{ranks} ranks", looks[ranks,], band)
-        for what, bit_s in _ceilings(material.lab)[:1]:
+        for what, bit_s in _ceilings(material)[:1]:
             sizes = sorted(cases["transmit_bytes"].unique())
             ideal = left.plot(
                 sizes, [8 * size / bit_s for size in sizes], color=ink(), linewidth=1.2, linestyle=CEILING
@@ -399,13 +398,14 @@ def timeline(material: Material) -> Iterator[tuple[str, Figure]]:
         yield joined("timeline", case["case_id"]), page.finished()
 
 
-def _ceilings(lab: LabFacts | None) -> list[tuple[str, float]]:
-    """What a lab's network can carry in payload bits per second, and over one connection where that is less."""
-    if lab is None:
+def _ceilings(material: Material) -> list[tuple[str, float]]:
+    """What the link can carry in payload bits per second, and over one connection where a lab caps those."""
+    ceiling, lab = material.ceiling, material.lab
+    if ceiling is None:
         return []
-    found = [("the link's ceiling", lab.payload_ceiling_bit_s)]
-    if lab.flow_bit_s is not None:
-        found.append(("one connection's ceiling", lab.payload_ceiling_bit_s * lab.flow_bit_s / lab.rate_bit_s))
+    found = [("the link's ceiling", ceiling.payload_bit_s)]
+    if lab is not None and lab.flow_bit_s is not None:
+        found.append(("one connection's ceiling", lab.flow_bit_s * float(ceiling.framing.payload_share)))
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
+    from netbench.ceiling import Ceiling
     from netbench.record import LabFacts
     from netbench.summary import Run
 
@@ -41,6 +43,8 @@ _DPI = 150
 _MARKERS = "os^DvPX*<>"
 _DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
 CEILING = (0, (6, 3))
+#: More would run into the words beside them.
+_MOST_VERDICTS = 3
 MEDIAN_AND_BAND = "line: median, band: middle half of the iterations"
 _STYLE: dict[Any, Any] = {
     "font.size": 13,
@@ -155,6 +159,12 @@ class Material:
         labs = [run.manifest.lab for run in self.runs]
         return labs[0] if all(lab == labs[0] for lab in labs) else None
 
+    @property
+    def ceiling(self) -> Ceiling | None:
+        """What the link of the runs can carry, where it is known and the same for all."""
+        ceilings = [run.ceiling for run in self.runs]
+        return ceilings[0] if all(ceiling == ceilings[0] for ceiling in ceilings) else None
+
     @classmethod
     def overlaid(cls, runs: Sequence[Run], rate: str = DEFAULT_RATE) -> Material:
         """Several runs as one: backends carry the names of their runs, and what is not as usual about the cases."""
@@ -205,6 +215,8 @@ class Page:
             reading += (
                 f"\nnot drawn: {material.bad} case{'s' if material.bad > 1 else ''} that failed or moved wrong data"
             )
+        if doubts := _doubts(cases):
+            reading += f"\n{doubts}"
         self.figure.text(0.988, 0.978, reading, fontsize=11, va="top", ha="right", color=ink(0.3))
 
     def grid(self, count: int) -> list[Axes]:
@@ -303,6 +315,17 @@ class Page:
             wspace=0.1 if self._columns > 2 else 0.19,
         )
         return self.figure
+
+
+def _doubts(cases: pd.DataFrame) -> str:
+    """The most frequent verdicts on a figure's cases: ``verdicts: bimodal 3, trend 1 of 14 cases``."""
+    named = [names.split(", ") for names in cases["verdicts"] if isinstance(names, str) and names]
+    counts = Counter(name for names in named for name in names)
+    if not counts:
+        return ""
+    listed = [f"{name} {count}" for name, count in counts.most_common(_MOST_VERDICTS)]
+    more = " ..." if len(counts) > _MOST_VERDICTS else ""
+    return f"verdicts: {', '.join(listed)}{more} of {len(cases)} cases"
 
 
 def logarithmic(

@@ -273,10 +273,10 @@ def notes_on(run: Run, rate: str) -> list[str]:
 
 def _verdict_notes(cases: pd.DataFrame) -> list[str]:
     """A line for each verdict that there is: its mark and name, on how many cases, and the advice on the first."""
-    judged = cases[[isinstance(names, str) and names != "" for names in cases["verdicts"]]]
+    judged = cases.loc[[isinstance(names, str) and names != "" for names in cases["verdicts"]]]
     notes = []
     for verdict in VERDICTS.values():
-        named = judged[[verdict.name in names.split(", ") for names in judged["verdicts"]]]
+        named = judged.loc[[verdict.name in names.split(", ") for names in judged["verdicts"]]]
         if len(named):
             first = named.iloc[0]
             advice = dict(piece.split(": ", 1) for piece in first["advice"].split(SEPARATOR))[verdict.name]
