@@ -18,6 +18,7 @@ from netbench.summary import load_run
 KNOWN = {
     ("send_recv", 2): (16, 16, 500, 1_000_000),
     ("send_recv", 4): (16, 16, 500, 1_000_000),
+    ("send", 2): (8, 8, 1000, 1_000_000),
     ("exchange", 2): (8, 8, 1000, 1_000_000),
     ("exchange_sends_first", 2): (8, 8, 1000, 1_000_000),
     ("all_gather", 2): (16, 8, 1000, 1_000_000),
