@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from netbench.importers.tool import Findings, Given, Misread, exact_case, number, strict_json
+from netbench.importers.tool import Findings, Given, Misread, exact_case, number, objects, strict_json
 from netbench.quotes import Quote
+
+_SIDES = ("local_host", "remote_host")
 
 
 class Iperf3:
@@ -38,23 +40,31 @@ class Iperf3:
         seconds = max(number(line, "seconds", one.get("seconds")) for one in arrived)
         if size == 0 or seconds == 0:
             raise Misread(line, f"{size} bytes in {seconds} s are no measurement")
-        retransmits = end.get("sum_sent", {}).get("retransmits")
-        streams = int(number(line, "num_streams", test.get("num_streams")))
-        hosts = [host for one in start.get("connected", []) for host in (one.get("local_host"), one.get("remote_host"))]
+        retransmits = _section(text, end, "sum_sent").get("retransmits")
+        streams = int(number(_line(text, "num_streams"), "num_streams", test.get("num_streams")))
+        if streams < 1:
+            raise Misread(_line(text, "num_streams"), f"num_streams is {streams}")
+        hosts = [str(one[side]) for one in objects(start.get("connected")) for side in _SIDES if one.get(side)]
         quote = Quote(
             case=exact_case(line, mode, given.backend or "tcp", streams, world, "int8", size),
             iterations=1,
             mean_ns=seconds * 1e9,
-            retransmits=retransmits,
+            retransmits=None if retransmits is None else int(number(line, "retransmits", retransmits)),
         )
-        seconds_utc = start.get("timestamp", {}).get("timesecs")
         return Findings(
             [quote],
             "all of the transfer, of the bytes that arrived",
             version=str(start.get("version", "")).removeprefix("iperf "),
-            started_at=datetime.fromtimestamp(seconds_utc, UTC) if seconds_utc else None,
-            hosts=list(dict.fromkeys(host for host in hosts if host)),
+            started_at=_when(start.get("timestamp")),
+            hosts=list(dict.fromkeys(hosts)),
         )
+
+
+def _when(timestamp: Any) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(timestamp["timesecs"], UTC)
+    except (KeyError, TypeError, ValueError, OverflowError, OSError):
+        return None
 
 
 def _section(text: str, within: dict[str, Any], name: str) -> dict[str, Any]:

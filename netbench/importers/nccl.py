@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from netbench.importers.tool import Findings, Given, Misread, elements, exact_case, number, strict_json
+from netbench.importers.tool import Findings, Given, Misread, elements, exact_case, number, objects, strict_json
 from netbench.model import DTYPES
 from netbench.modes import MODES
 from netbench.quotes import Quote
@@ -63,9 +63,9 @@ def _read_json(text: str, given: Given) -> Findings:
     document = strict_json(text)
     if not isinstance(document, dict):
         raise Misread(1, "is no object")
-    devices = [device for device in document.get("devices") or [] if isinstance(device, dict)]
-    args = [str(arg) for arg in document.get("args") or []]
-    world = given.the_world_size(len({device.get("rank") for device in devices}) or None)
+    devices, args = objects(document.get("devices")), document.get("args")
+    args = [str(arg) for arg in args] if isinstance(args, list) else []
+    world = given.the_world_size(len({str(device.get("rank")) for device in devices}) or None)
     mode = _mode(given, " ".join(args))
     place = "in_place" if given.in_place else "out_of_place"
     quotes = []
@@ -154,9 +154,9 @@ def _quote(
     """One row, after its own numbers have been held against each other."""
     size = int(number(line, "size", known["size"]))
     time_us = number(line, "time", known["time"])
-    if known.get("type") not in _DTYPES:
-        raise Misread(line, f"type {known.get('type')!r} is none of {', '.join(_DTYPES)}")
-    dtype = _DTYPES[known["type"]]
+    if (told := str(known.get("type"))) not in _DTYPES:
+        raise Misread(line, f"type {told!r} is none of {', '.join(_DTYPES)}")
+    dtype = _DTYPES[told]
     if size == 0 or time_us == 0:
         raise Misread(line, f"size {size} in {time_us:g} us is no measurement")
     elements_told = int(number(line, "count", known["count"])) * DTYPES[dtype]

@@ -61,7 +61,7 @@ class Osu:
         test = _TESTS[title[1]]
         mode = given.the_mode(test.mode)
         world = given.the_world_size(2 if MODES[mode].pairwise else None)
-        dtype, columns, quotes = test.dtype, [""], []
+        dtype, columns, quotes = test.dtype, [], []
         for line, row in enumerate(lines, start=1):
             if named := re.match(r"# Datatype: (\w+)", row):
                 if named[1] not in _DTYPES:
@@ -69,6 +69,8 @@ class Osu:
                 dtype = _DTYPES[named[1]]
             elif row.startswith("# Size"):
                 columns = re.split(r"\s{2,}", row.removeprefix("# ").strip())
+                if columns[0] != "Size":
+                    raise Misread(line, f"its first column is {columns[0]}, not Size")
             elif row.strip() and not row.startswith("#"):
                 values = row.split()
                 if len(values) != len(columns):

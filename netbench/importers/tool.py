@@ -99,7 +99,7 @@ def strict_json(text: str) -> Any:
         value = json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
         raise Misread(error.lineno, f"is not JSON: {error.msg}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Misread(1, f"is not JSON: {error}") from None
     return value
 
@@ -126,12 +126,21 @@ def elements(text: str, key: str = "") -> Iterator[tuple[int, Any]]:
         place = end
 
 
+def objects(value: Any) -> list[dict[str, Any]]:
+    """The objects in a list; none where there is no list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+#: More bytes, ns or elements than anybody has measured; beyond it int64 ends.
+_MOST = 1e18
+
+
 def number(line: int, name: str, value: Any) -> float:
-    """A finite number that is at least 0. Raises Misread."""
+    """A number from 0 to 10^18. Raises Misread."""
     try:
         found = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise Misread(line, f"{name} is {value!r}, not a number") from None
-    if not 0 <= found < float("inf"):
-        raise Misread(line, f"{name} is {value!r}, not a number from 0")
+    if not 0 <= found <= _MOST or isinstance(value, bool):
+        raise Misread(line, f"{name} is {value!r}, not a number from 0 to {_MOST:.0e}")
     return found

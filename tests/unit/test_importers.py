@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from netbench.errors import NetbenchError, RecordError, UsageError
 from netbench.importers import TOOLS, Given, import_file
+from netbench.importers.tool import Misread
 from netbench.registry import one_line
 from netbench.summary import Run, load_run
 
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign"
 
 
-def imported(path: Path, out: Path, tool: str | None = None, **given: Any) -> Run:
-    return load_run(import_file(path, tool, Given(**given), out, None, "", ["netbench", "import"]).path)
+def imported(path: Path, out: Path, tool: str | None = None, **told: Any) -> Run:
+    return load_run(import_file(path, tool, Given(**told), out, None, "", ["netbench", "import"]).path)
 
 
 def row(run: Run, case_id: str) -> dict[str, Any]:
@@ -61,11 +65,11 @@ REAL = [
 ]
 
 
-@pytest.mark.parametrize(("name", "given", "case_id", "time_us", "algbw"), REAL)
+@pytest.mark.parametrize(("name", "told", "case_id", "time_us", "algbw"), REAL)
 def test_real_outputs_are_read_in_exact_units(
-    name: str, given: dict[str, Any], case_id: str, time_us: float | None, algbw: float | None, tmp_path: Path
+    name: str, told: dict[str, Any], case_id: str, time_us: float | None, algbw: float | None, tmp_path: Path
 ) -> None:
-    run = imported(FOREIGN / name, tmp_path, **given)
+    run = imported(FOREIGN / name, tmp_path, **told)
     if time_us is None:
         [case_id] = run.summaries()["case_id"]
         assert case_id.startswith("send-tcp-k4-n2-")
@@ -163,16 +167,16 @@ DAMAGED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "found", "put", "given", "complaint"), DAMAGED)
+@pytest.mark.parametrize(("name", "found", "put", "told", "complaint"), DAMAGED)
 def test_a_file_that_is_not_what_it_claims_is_refused_with_its_line(
-    name: str, found: str, put: str, given: dict[str, Any], complaint: str, tmp_path: Path
+    name: str, found: str, put: str, told: dict[str, Any], complaint: str, tmp_path: Path
 ) -> None:
     text = (FOREIGN / name).read_text()
     assert found in text
     path = tmp_path / name
     path.write_text(text.replace(found, put, 1))
     with pytest.raises(RecordError, match=complaint) as refused:
-        imported(path, tmp_path / "out", **given)
+        imported(path, tmp_path / "out", **told)
     assert str(path) in str(refused.value)
     assert "line " in str(refused.value)
     assert not (tmp_path / "out").exists()
@@ -192,12 +196,12 @@ def test_nothing_else_is_taken_for_an_output(tool: str, text: str, tmp_path: Pat
 @pytest.mark.parametrize("name", sorted(path.name for path in FOREIGN.iterdir() if path.suffix != ".md"))
 def test_any_file_that_is_cut_short_is_refused_or_read_as_far_as_it_goes(name: str, tmp_path: Path) -> None:
     text = (FOREIGN / name).read_text()
-    given = {"mode": "send_recv"} if "gloo_471" in name else {}
+    told = {"mode": "send_recv"} if "gloo_471" in name else {}
     for share in range(1, 40):
         path = tmp_path / "cut"
         path.write_text(text[: len(text) * share // 40])
         with suppress(NetbenchError):
-            imported(path, tmp_path / "out", **given)
+            imported(path, tmp_path / "out", **told)
 
 
 def test_the_script_s_own_output_is_read_whole(tmp_path: Path) -> None:
@@ -207,6 +211,26 @@ def test_the_script_s_own_output_is_read_whole(tmp_path: Path) -> None:
     assert cases["iterations"].sum() == len(samples) == 180
     of_16_mib = sorted(sample["time_s"] for sample in samples if sample["size_bytes"] == 2**24)
     assert cases.loc[2**24, "time_us"] == pytest.approx(of_16_mib[2] * 1e6, rel=1e-6)
+
+
+#: What a number, a name or a bracket of a file may be replaced by.
+TOKENS = ["null", "-1", "0", "1e999", "1e300", '"nan"', "{}", "[]", "true", "nan", "", "x", "9" * 30, "1.5", '"x"']
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_a_damaged_file_is_refused_or_read_but_never_a_crash(data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(sorted(path for path in FOREIGN.iterdir() if path.suffix != ".md")))
+    text = path.read_text()
+    for _ in range(data.draw(st.integers(1, 3))):
+        pieces = list(re.finditer(r'-?\d+\.?\d*|"[a-z_]+"|\w+|[{}\[\],:]', text))
+        piece = data.draw(st.sampled_from(pieces))
+        text = text[: piece.start()] + data.draw(st.sampled_from(TOKENS)) + text[piece.end() :]
+    said = Given(mode="send_recv" if "gloo" in path.name else None, world_size=2 if "osu_all" in path.name else None)
+    for tool in TOOLS.values():
+        if tool.recognises(text):
+            with suppress(Misread, NetbenchError):
+                tool.read(text, said)
 
 
 def test_what_a_file_does_not_say_is_asked_for(tmp_path: Path) -> None:
