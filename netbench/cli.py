@@ -10,7 +10,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -18,7 +18,7 @@ import typer
 
 import netbench
 from netbench import config as configuration
-from netbench.errors import NetbenchError, Stopped, UsageError
+from netbench.errors import Exit, NetbenchError, Stopped, UsageError, did_you_mean
 from netbench.plan import Plan, make_plan
 from netbench.registry import Registry, Thing
 from netbench.units import about_seconds, format_bytes, parse_bytes
@@ -314,7 +314,7 @@ def explain(
             return
         folder, manifest = _new_run(setting.config(), plan)
         ended = _measure(folder, manifest)
-        if isinstance(ended, Stopped):
+        if isinstance(ended, Stopped) or (ended is not None and not folder.finished()):
             _raise_end(folder, ended)
         path = folder.path
     elif options or dry_run:
@@ -380,6 +380,7 @@ def tune(
 
 Rate = Annotated[str, typer.Option(help="Unit of bandwidth: Gbit/s or GB/s.")]
 ThemeName = Annotated[str, typer.Option("--theme", help="print (dark on white) or dark.")]
+OneRun = Annotated[Path, typer.Argument(metavar="RUN", help="The run, or a folder that holds one.")]
 
 
 @app.command()
@@ -422,7 +423,6 @@ def _print_paths(paths: Iterable[Path]) -> None:
 
 
 ListingName = Annotated[str, typer.Option("--format", help="table, csv or json.")]
-OneRun = Annotated[Path, typer.Argument(metavar="RUN", help="The run, or a folder that holds one.")]
 
 
 @app.command()
@@ -432,17 +432,19 @@ def report(
         Path | None, typer.Option(metavar="FILE", help="By default report.html in the run's folder.")
     ] = None,
     rate: Rate = "Gbit/s",
+    line_rate: LineRate = None,
+    silence: Silence = None,
 ) -> None:
     """Make one HTML page of a run, to read and to send: figures, tables, verdicts, environment; print its path."""
     from netbench.metrics import RATES
     from netbench.report import write_report
 
-    print(write_report(_run_at(run), out, _member("--rate", RATES, rate).name))
+    print(write_report(_run_at(run, line_rate, silence), out, _member("--rate", RATES, rate).name))
 
 
-def _run_at(path: Path) -> Run:
+def _run_at(path: Path, line_rate: str | None = None, silence: str | None = None) -> Run:
     """The one run at a path. Raises UsageError when there are several."""
-    found = _runs([path])
+    found = _runs([path], line_rate, silence)
     if len(found) > 1:
         names = ", ".join(str(run.folder.path) for run in found[:3])
         raise UsageError(
@@ -513,6 +515,81 @@ def show(
 
     chosen, unit = _member("--format", FORMATS, format), _member("--rate", RATES, rate)
     chosen.write(_runs(paths, line_rate, silence), unit.name, sys.stdout)
+
+
+@app.command()
+def compare(
+    baseline: Annotated[Path, typer.Argument(metavar="BASELINE", help="The run to compare with, or its folder.")],
+    others: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs to compare with it, each by itself.")],
+    margin: Annotated[str, typer.Option(help="A change up to this does not matter, as 5%.")] = "5%",
+    across: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Compare although these differ: lab, pause, interface.")
+    ] = None,
+    fail_on: Annotated[
+        str | None, typer.Option(metavar="VERDICT,...", help="Exit with 1 if a case is so: slower, inconclusive, ...")
+    ] = None,
+    format: Annotated[str, typer.Option(help="table, json, markdown or csv.")] = "table",
+    plot: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Draw the ratios into this folder.")] = None,
+    theme: ThemeName = "print",
+) -> None:
+    """Say which cases of runs are slower or faster than in a baseline, and of which it cannot be told."""
+    from netbench.compare.comparison import VERDICTS, compare
+    from netbench.compare.differences import MEANINGS
+    from netbench.compare.forest import write_forests
+    from netbench.compare.report import FORMATS
+    from netbench.page import THEMES
+
+    chosen, look = _member("--format", FORMATS, format), _member("--theme", THEMES, theme)
+    crossed, failing = _choices("--across", MEANINGS, across), _choices("--fail-on", VERDICTS, fail_on)
+    share = _read("--margin", configuration.parse_share, margin)
+    base = _run_at(baseline)
+    comparisons = [compare(base, _run_at(path), share, crossed) for path in others]
+    chosen.write(comparisons, sys.stdout)
+    sys.stdout.flush()
+    if plot is not None:
+        for path in write_forests(comparisons, plot, look.name):
+            print(path, file=sys.stderr)
+    found = {verdict: sum(one.count(verdict) for one in comparisons) for verdict in failing}
+    if any(found.values()):
+        told = ", ".join(f"{count} {verdict}" for verdict, count in found.items() if count)
+        raise NetbenchError(f"--fail-on: {told}")
+
+
+@app.command()
+def check(
+    run: OneRun,
+    require: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="As 'allreduce@64MiB,n=2 >= 8Gbit/s'; repeatable.")
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option(metavar="CONFIG.toml", help="Take [check] require = [...] from here, too.")
+    ] = None,
+) -> None:
+    """Hold a run against requirements: exit with 0 if all are met, 1 if one surely is not, 3 if it cannot be told."""
+    from netbench.requirements import EXAMPLE, Outcome, Requirement, from_file, worst, write_findings
+    from netbench.requirements import check as findings_of
+
+    texts = list(require or ())
+    requirements = [_read("--require", Requirement.parse, text) for text in texts]
+    if config is not None:
+        path = configuration.preset(config)
+        requirements += [_read(f"{path}: check.require", Requirement.parse, text) for text in from_file(path)]
+    if not requirements:
+        raise UsageError(f"check: nothing is required; give --require {EXAMPLE}, or --config")
+    findings = findings_of(_run_at(run), requirements)
+    write_findings(findings, sys.stdout)
+    outcome = worst(findings)
+    if outcome is not Outcome.MET:
+        raise typer.Exit(Exit.CASE_FAILED if outcome is Outcome.VIOLATED else Exit.UNDECIDED)
+
+
+def _choices(option: str, known: Collection[str], text: str | None) -> list[str]:
+    """The members of a list such as ``slower,inconclusive``."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{option}: {name!r} is not known{did_you_mean(name, known)} (known: {', '.join(known)})")
+    return names
 
 
 def _member(option: str, registry: Registry[Thing], name: str) -> Thing:

@@ -6,7 +6,7 @@ pandas and rich are imported when something is printed, so that the names of the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -16,7 +16,7 @@ from netbench.model import DTYPES, streams_text
 from netbench.record import write_atomically
 from netbench.registry import Registry, one_line
 from netbench.units import about_bytes, about_seconds, format_bytes
-from netbench.verdicts import SEPARATOR, VERDICTS
+from netbench.verdicts import SEPARATOR, VERDICTS, Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -273,16 +273,21 @@ def notes_on(run: Run, rate: str) -> list[str]:
 
 def _verdict_notes(cases: pd.DataFrame) -> list[str]:
     """A line for each verdict that there is: its mark and name, on how many cases, and the advice on the first."""
+    return [
+        f"{verdict.mark}: {verdict.name}, {count} case{'s' if count > 1 else ''}; {case_id}: {advice}"
+        for verdict, count, case_id, advice in found_verdicts(cases)
+    ]
+
+
+def found_verdicts(cases: pd.DataFrame) -> Iterator[tuple[Verdict, int, str, str]]:
+    """Each verdict that there is, on how many cases, the first of them, and the advice on that."""
     judged = cases.loc[[isinstance(names, str) and names != "" for names in cases["verdicts"]]]
-    notes = []
     for verdict in VERDICTS.values():
         named = judged.loc[[verdict.name in names.split(", ") for names in judged["verdicts"]]]
         if len(named):
             first = named.iloc[0]
             advice = dict(piece.split(": ", 1) for piece in first["advice"].split(SEPARATOR))[verdict.name]
-            count = f"{len(named)} cases" if len(named) > 1 else "1 case"
-            notes.append(f"{verdict.mark}: {verdict.name}, {count}; {first['case_id']}: {advice}")
-    return notes
+            yield verdict, len(named), first["case_id"], advice
 
 
 def main_numbers(run: Run, rate: str) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from netbench.model import streams_text
 from netbench.page import image
 from netbench.predictions import Predictions
 from netbench.record import write_atomically
-from netbench.tables import main_numbers, notes_on
+from netbench.tables import found_verdicts, main_numbers, notes_on
 from netbench.units import about_seconds, format_bytes
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def html(run: Run, rate: str = DEFAULT_RATE) -> str:
         took=_took(run),
         counts=_counts(cases),
         best=_best(cases, rate),
-        verdicts=_verdicts(run),
+        explained=_explained(run),
+        verdicts=_verdicts(cases),
         sections=sections,
         pictures=others,
         fit=Table.of([fit_texts(row, rate) for row in fit_rows(predictions, rate)]) if predictions else None,
@@ -132,8 +133,23 @@ def _what(case: Mapping[Any, Any]) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
-def _verdicts(run: Run) -> Table | None:
-    """Those on all_gather, where the run measured what it takes to give them."""
+def _verdicts(cases: pd.DataFrame) -> Table | None:
+    """What makes cases doubtful or sets their limit."""
+    rows = [
+        {
+            "verdict": verdict.name,
+            "mark": verdict.mark,
+            "cases": str(number),
+            "first of them": case_id,
+            "advice": advice,
+        }
+        for verdict, number, case_id, advice in found_verdicts(cases)
+    ]
+    return Table.of(rows) if rows else None
+
+
+def _explained(run: Run) -> Table | None:
+    """The mechanisms behind all_gather, where the run measured what it takes to tell them apart."""
     from netbench.explain.report import explain
 
     with suppress(UsageError):

@@ -94,6 +94,15 @@ def test_a_page_says_what_when_and_where(tmp_path: Path) -> None:
         assert words in text
 
 
+def test_verdicts_stand_above_the_numbers_with_advice() -> None:
+    run = load_run(RECORDED)
+    named = {name for names in run.summaries()["verdicts"].dropna() for name in names.split(", ") if name}
+    assert named
+    text = html(run)
+    section = text[text.index('id="verdicts"') : text.index('id="mode-')]
+    assert all(f"<td>{name}</td>" in section for name in named)
+
+
 def test_what_went_wrong_is_told_and_nothing_in_it_is_taken_for_html(tmp_path: Path) -> None:
     failed = make_case("all_gather")
     folder = make_run(
