@@ -109,6 +109,17 @@ def _share(value: object) -> object:
     return float(match[1]) / 100 if match else _no_truth(value)
 
 
+def parse_share(text: str) -> float:
+    """``"5%"`` or ``"0.05"``. Raises ValueError, saying what would be right."""
+    try:
+        share = float(str(_share(text)))
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise ValueError(f"{text!r} is not a share; write 5% or 0.05")
+    return share
+
+
 def _seconds(value: object) -> object:
     return parse_seconds(value) if isinstance(value, str) else _no_truth(value)
 
@@ -212,7 +223,7 @@ def _table(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: is not valid TOML: {error}") from None
     for key, value in document.items():
-        if key != "sweep" or not isinstance(value, dict):
+        if key not in ("sweep", "check") or not isinstance(value, dict):
             hint = did_you_mean(key, ["sweep"]) or "; every key belongs into the table [sweep]"
             raise UsageError(f"{path}: {key!r} is not a table that netbench knows{hint}")
     return dict(document.get("sweep", {}))

@@ -1,0 +1,1 @@
+"""Runs against a baseline: which cases got slower, which faster, and of which it cannot be told."""
