@@ -58,7 +58,7 @@ class Setting:
         spec = LabSpec.parse(place.lab)
         suitable = int(min(spec.payload_ceiling(1) / 8 * _OPERATION_S, _TRANSMIT_BYTES))
         suitable = max(1, suitable // _MULTIPLE) * _MULTIPLE
-        return cls(size or suitable, 10, 2, 0.005 + 2 * spec.delay_us / 1e6, place.lab, None, place.out)
+        return cls(size or suitable, 10, 2, 0.005 + 2 * spec.delay_us / 1e6, place.lab, place.interface, place.out)
 
     def config(self, **axes: object) -> SweepConfig:
         """One experiment: plain Gloo between two ranks, but for ``axes``."""
