@@ -44,6 +44,8 @@ def make_record(path: Path, cases: list[Case], rows: int) -> None:
             array = random.integers(0, 100_000, (iterations, len(MEASURED)))
             array[:, MEASURED.index("iteration")] = np.arange(iterations)
             array[:, MEASURED.index("warmup")] = np.arange(iterations) < 5
+            array[:, MEASURED.index("launch")] = 1 + 3 * np.arange(iterations) // iterations  # three, as a sweep would
+            array[:, MEASURED.index("round")] = np.arange(iterations) // 10
             array[:, MEASURED.index("duration_ns")] = ideal_ns * (1 + random.gamma(2, 0.05, iterations))
             samples.append((rank, array))
         counters = {"host": "alpha", "wire_sent_bytes": case.transmit_bytes * iterations, "retransmits": 0}
