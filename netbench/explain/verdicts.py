@@ -111,11 +111,14 @@ def _decide_all(predicted: Mapping[float, Estimate]) -> Outcome:
 
 
 def _share(evidence: Evidence, cost: Callable[..., float], *cases: Case) -> Estimate | None:
-    """``cost`` of the cases' times in seconds, over what all_gather loses; None unless it surely loses something."""
+    """``cost`` over what all_gather loses; None unless it surely loses something.
+
+    ``cost`` takes the times of all_gather and exchange with a rank late and then those of ``cases``, in seconds.
+    """
     if not lost_share(evidence).is_above(0):
         return None
     return evidence.estimate(
-        lambda gather, exchange, *times: cost(*times) / (gather - exchange),
+        lambda gather, exchange, *times: cost(gather, exchange, *times) / (gather - exchange),
         evidence.find("all_gather", late=True),
         evidence.find("exchange", late=True),
         *cases,
@@ -148,7 +151,7 @@ def head_of_line_blocking(evidence: Evidence) -> Verdict:
         numbers.pop(3)  # a part of nothing
     if outcome is not Outcome.AT_WORK:
         return Verdict(outcome, _FINDINGS_BLOCKING[outcome], None, tuple(numbers))
-    share = _share(evidence, lambda sends, receives: sends - receives, blocked[2], first[2])
+    share = _share(evidence, lambda gather, exchange, sends, receives: sends - receives, blocked[2], first[2])
     return Verdict(outcome, _FINDINGS_BLOCKING[outcome], share, tuple(numbers))
 
 
@@ -196,7 +199,7 @@ def page_faults(evidence: Evidence) -> Verdict:
         + ("" if faulting else ", and there are next to no page faults to save"),
         Outcome.UNDECIDED: "the times with kept and with fresh memory, or their page faults, do not decide it",
     }
-    share = _share(evidence, lambda one, other: one - other, usual, kept) if outcome is Outcome.AT_WORK else None
+    share = _share(evidence, lambda gather, exchange, kept: gather - kept, kept) if outcome is Outcome.AT_WORK else None
     return Verdict(outcome, findings[outcome], share, tuple(numbers))
 
 
@@ -215,9 +218,9 @@ def copies(evidence: Evidence) -> Verdict:
         numbers.append(Number("its copies alone over all_gather, 3 ranks", evidence.ratio(three[1], three[0])))
         numbers.append(Number("copies of 2 ranks over copies of 3", evidence.ratio(alone, three[1]), 3 / 2))
     findings = {
-        Outcome.AT_WORK: "the copies into and out of the flat buffer are a part of all_gather's time that can be seen",
+        Outcome.AT_WORK: "the copies into and out of the flat buffer, made alone, take a part of the time worth naming",
         Outcome.NOT_SEEN: f"the copies are less than {_WORTH_NAMING:.0%} of all_gather's time here",
         Outcome.UNDECIDED: f"the copies may or may not be {_WORTH_NAMING:.0%} of all_gather's time",
     }
-    share = _share(evidence, lambda time: time, alone) if outcome is Outcome.AT_WORK else None
+    share = _share(evidence, lambda gather, exchange, alone: alone, alone) if outcome is Outcome.AT_WORK else None
     return Verdict(outcome, findings[outcome], share, tuple(numbers))
