@@ -231,7 +231,7 @@ def beside_quoted(material: Material) -> Iterator[tuple[str, Figure]]:
                 material,
                 here,
                 f"{mode}: speed-up over one stream",
-                "time of one stream / of K streams\neach at its own sizes",
+                "time of one stream / of K streams",
             )
             counts = sorted({*there["streams"], *here["streams"]})
             looks = dict(zip(counts, styles(counts).values(), strict=True))
@@ -332,8 +332,7 @@ def factors(material: Material) -> Iterator[tuple[str, Figure]]:
         material,
         material.cases[material.cases["variant"] == ""],
         "what takes longer than its bytes",
-        "dots: iterations; black: median, grey: its 95 % interval\n"
-        "diamond: 1 + 1/k, for k chunks with sends first and a rank late",
+        "dots: iterations; black: median; grey: its 95 % interval",
     )
     [axes] = page.grid(1)
     reference = evidence.find("exchange")
@@ -347,7 +346,15 @@ def factors(material: Material) -> Iterator[tuple[str, Figure]]:
         axes.scatter(one.clip(max=right), spread, s=13, color=ink(0.4), linewidths=0, clip_on=False, zorder=3)
         axes.plot([ratio.value] * 2, [row - 0.4, row + 0.4], color=ink(), linewidth=2.5, zorder=4)
         if case.mode == "exchange_sends_first" and case.backend == "gloo" and case.entry_delay_us:
-            axes.plot(1 + 1 / case.chunks, row, "D", color=ink(), markerfacecolor=ink(1), markersize=7, zorder=5)
+            look: dict[str, Any] = {
+                "color": ink(),
+                "markerfacecolor": ink(1),
+                "markersize": 7,
+                "linestyle": "",
+                "zorder": 5,
+            }
+            law = axes.plot(1 + 1 / case.chunks, row, "D", **look)[0]
+            page.mark(law, "1 + 1/k, for k chunks with sends first and a rank late")
     axes.axvline(1, color=ink(0.3), linewidth=1)
     if evidence.ideal_s is not None:
         ideal = evidence.ideal_s / evidence.median_s(reference)
@@ -376,7 +383,7 @@ def timeline(material: Material) -> Iterator[tuple[str, Figure]]:
             material,
             material.cases[material.cases["case_id"] == case["case_id"]],
             f"{case['mode']}: who sends and who receives when",
-            f"iteration {found[0].iteration}, the nearest to the median\nread from each rank's interface",
+            f"iteration {found[0].iteration}, the nearest to the median",
         )
         looks = styles(["sent", "received"])
         for axes, course in zip(page.grid(len(found)), found, strict=True):
