@@ -22,24 +22,30 @@ _MOST_BENDS = 2
 #: A stretch with fewer sizes than this has no bandwidth to speak of.
 _LEAST_SIZES = 3
 
+#: A part of the time that is less than this of every case's is not seen.
+_SEEN = 0.1
+
 #: Relative errors from here on count ever less: one case that went wrong must not bend the curve. 10 %.
 _OUTLYING = 0.1
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A fitted number with its 95 % interval, null where the sizes do not determine it."""
+    """A fitted number with its 95 % interval, null where the sizes do not determine it.
+
+    ``seen`` tells whether it makes a tenth of the time of any case; what does not is hardly more than a bound.
+    """
 
     value: float
     low: float | None
     high: float | None
+    seen: bool = True
 
 
 @dataclass(frozen=True)
 class Curve:
     """``alpha_s``: time of an empty message, s. ``betas``: bytes/s on each stretch. ``bends``: bytes between stretches.
 
-    A beta without an interval is that of a stretch on which the time does not visibly grow.
 
     ``spread`` is the root mean square of the relative errors; ``bic`` of this curve, lower is better.
     """
@@ -76,7 +82,8 @@ def fit(size: Floats, time_s: Floats) -> Curve:
         f_scale=_OUTLYING,
     )
     errors = np.log(design @ np.exp(found.x)) - np.log(time_s)
-    alpha, *slopes = _bounds(found.x, found.jac, errors, np.log(floor))
+    share = np.max(design * np.exp(found.x) / (design @ np.exp(found.x))[:, None], axis=0)
+    alpha, *slopes = _bounds(found.x, found.jac, errors, share >= _SEEN)
     betas = tuple(_inverse(slope) for slope in slopes)
     return Curve(alpha, betas, bends, float(np.sqrt(np.mean(errors**2))), bic)
 
@@ -112,24 +119,24 @@ def _stretches(size: Floats, bends: Sequence[float]) -> Floats:
     return bytes_within
 
 
-def _bounds(logs: Floats, jacobian: Floats, errors: Floats, floor: Floats) -> list[Bound]:
-    """Intervals of exp(logs) from the curvature at the minimum; none for what lies at its floor."""
+def _bounds(logs: Floats, jacobian: Floats, errors: Floats, seen: NDArray[np.bool_]) -> list[Bound]:
+    """Intervals of exp(logs) from the curvature at the minimum; none for what is not seen or spans a factor of 10^4."""
     from scipy.stats import t
 
     spare = len(errors) - len(logs)
-    if spare < 1:
-        return [Bound(float(np.exp(one)), None, None) for one in logs]
-    variance = np.sum(errors**2) / spare
-    widths = t.ppf(0.975, spare) * np.sqrt(np.diag(np.linalg.pinv(jacobian.T @ jacobian)) * variance)
+    widths = np.full(len(logs), np.inf)
+    if spare:
+        variance = np.sum(errors**2) / spare
+        widths = t.ppf(0.975, spare) * np.sqrt(np.diag(np.linalg.pinv(jacobian.T @ jacobian)) * variance)
     return [
         Bound(float(np.exp(one)), float(np.exp(one - width)), float(np.exp(one + width)))
-        if one > low + 1e-6 and width < np.log(100)
-        else Bound(float(np.exp(one)), None, None)
-        for one, width, low in zip(logs, widths, floor, strict=True)
+        if part and width < np.log(100)
+        else Bound(float(np.exp(one)), None, None, bool(part))
+        for one, width, part in zip(logs, widths, seen, strict=True)
     ]
 
 
 def _inverse(slope: Bound) -> Bound:
     if slope.low is None or slope.high is None:
-        return Bound(1 / slope.value, None, None)
+        return Bound(1 / slope.value, None, None, slope.seen)
     return Bound(1 / slope.value, 1 / slope.high, 1 / slope.low)

@@ -74,6 +74,24 @@ def test_a_larger_world_size_is_said_to_be_beyond_and_its_error_is_bounded(recor
         assert case["median_ns"] / 1e9 == pytest.approx(answer.time_s, rel=0.25)
 
 
+def test_eight_ranks_are_foretold_from_two_to_four() -> None:
+    """On the recorded run that the documentation shows: all_gather between up to 8 hosts with 100 Mbit/s."""
+    recorded = Path(__file__).parents[2] / "results" / "reference" / "world_size-8x100mbit"
+    cases = load_run(recorded).summaries()
+    assert set(cases["world_size"]) == {2, 3, 4, 5, 6, 7, 8}
+    predictions = Predictions(cases[cases["world_size"] <= 4], "part")
+    ratios, inside = [], []
+    for case in cases[cases["world_size"] > 4].to_dict("records"):
+        answer = predicted(predictions, case)
+        assert any("above the world sizes measured, 2, 3, 4" in reason for reason in answer.beyond)
+        time_s = case["median_ns"] / 1e9
+        ratios.append(time_s / answer.time_s)
+        inside.append(answer.low_s <= time_s <= answer.high_s)
+    assert len(ratios) == 28
+    assert max(abs(np.log(ratios))) < np.log(1.2)
+    assert np.mean(inside) >= 0.9
+
+
 def test_a_larger_size_is_said_to_be_beyond_and_falls_into_the_wider_interval(recorded: pd.DataFrame) -> None:
     predictions = Predictions(recorded[recorded["place"] < 8], "part")
     inside = []
