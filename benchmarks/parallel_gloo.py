@@ -5,7 +5,8 @@
     python benchmarks/parallel_gloo.py --contenders auto,split:2,split:8,ring:1:4
 
 A contender is ``auto`` (what the group chooses), ``split:K`` (Gloo's own operation on K parts over K streams) or
-``schedule:streams:chunks``. The table shows Gloo's median, and for each contender how many times faster it was.
+``schedule:streams:chunks``. ``again`` is a second group of plain Gloo: what it is away from 1 is noise.
+The table shows Gloo's median, and for each contender how many times faster it was.
 Sizes are bytes that each rank has to send by the ideal algorithm, so that world sizes compare.
 """
 
@@ -105,7 +106,7 @@ def rank_main(job: dict[str, Any], rank: int) -> None:
         options._timeout = TIMEOUT
         return ProcessGroupGloo(PrefixStore(name, store), rank, n, options)
 
-    control, plain = gloo("control"), gloo("plain")
+    control, plain, again = gloo("control"), gloo("plain"), gloo("again")
     start = time.monotonic()
     ours = ParallelProcessGroup(
         options=ParallelOptions(max_streams=job["streams"], interface=interface, timeout=TIMEOUT)
@@ -134,8 +135,12 @@ def rank_main(job: dict[str, Any], rank: int) -> None:
             if n == 2 and MODES[name].transmit_ratio(n) == 0:
                 continue
             tensor_bytes, with_gloo = operation(name, plain, rank, n, size)
+            _, with_again = operation(name, again, rank, n, size)
             _, with_ours = operation(name, ours, rank, n, size)
-            runs: dict[str, tuple[Callable[[], None], Policy | None]] = {"gloo": (with_gloo, None)}
+            runs: dict[str, tuple[Callable[[], None], Policy | None]] = {
+                "gloo": (with_gloo, None),
+                "again": (with_again, None),
+            }
             runs |= {contender: (with_ours, chosen) for contender, chosen in policies.items()}
             for run, chosen in runs.values():
                 timed(run, chosen)

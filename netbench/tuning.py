@@ -91,13 +91,13 @@ class Fixed:
 
 def _one_stream(operation: str, tensor_bytes: int, world_size: int) -> Choice:
     """What is best on one stream, by measurement (docs/parallel.md); a few bytes are left to Gloo's own loop in C++."""
-    if operation == "all_gather" and tensor_bytes > 64 * KIB:
+    if operation == "all_gather" and tensor_bytes > 256 * KIB:
         if world_size <= 2:
             return Choice("direct")
         return Choice("ring", 1, max(1, min(4, tensor_bytes // (512 * KIB))))
-    if operation == "reduce_scatter" and tensor_bytes > 512 * world_size:
+    if operation == "reduce_scatter" and tensor_bytes > 512 * KIB:
         return Choice("direct")
-    if operation == "all_to_all" and tensor_bytes > 512 * KIB:
+    if operation == "all_to_all" and tensor_bytes > MIB:
         return Choice("direct")
     if operation in ("gather", "scatter"):
         return Choice("direct")
