@@ -6,12 +6,15 @@ false. Then each slow run is compared with the fast one before it: each of its c
 
 Runs are put into FOLDER; those that are there already are not measured again, so that it can be done in pieces:
 
-    python benchmarks/compare.py FOLDER [--runs 21]
+    python benchmarks/compare.py FOLDER [--runs 21] [--record times.csv]
+
+``--record`` writes the headline times of the two series in which nothing changes; tests/data has such a file.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import platform
 import subprocess
 import sys
@@ -42,6 +45,19 @@ def measured(folder: Path, number: int, runs: int) -> list[Run]:
     return load(folder)[:runs]
 
 
+def record(path: Path, series: list[list[Run]]) -> None:
+    """One row an iteration."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["series", "case_id", "run", "round", "time_ns"])
+        for name, runs in zip(SERIES, series, strict=False):
+            for number, run in enumerate(runs):
+                for case_id in sorted(run.done):
+                    found = run.iterations(case_id)
+                    for round, time_ns in zip(found.round.tolist(), found.times_ns.tolist(), strict=True):
+                        writer.writerow([name, case_id, number, round, time_ns])
+
+
 def line(what: str, verdicts: Counter[str], comparisons: int) -> str:
     counts = "  ".join(f"{verdicts[name]:>{len(name)}}" for name in VERDICTS[:4])
     return f"{what:40}  {comparisons:>11}  {verdicts.total():>5}  {counts}"
@@ -51,11 +67,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--runs", type=int, default=21)
+    parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     for runs in range(1, arguments.runs + 1):
         for number in range(len(SERIES)):
             measured(arguments.folder / str(number), number, runs)
     series = [measured(arguments.folder / str(number), number, arguments.runs) for number in range(len(SERIES))]
+    if arguments.record:
+        record(arguments.record, series[:2])
     print(f"host {platform.node()}, {arguments.runs} runs of each series, margin 5 %\n")
     print(f"{'compared':40}  comparisons  cases  {'  '.join(VERDICTS[:4])}")
     for name, found in zip(SERIES, series, strict=True):

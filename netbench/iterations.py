@@ -206,7 +206,7 @@ def two_modes(times_ns: Nanoseconds) -> Modes:
     low, high = logs[:cut], logs[cut:]
     width = float(np.sqrt((low.var() + high.var()) / 2))
     distance = float(high.mean() - low.mean())
-    if not distance:
+    if ordered[0] == ordered[-1]:
         return Modes(None, None, None, None)
     apart = distance / max(width, 1e-3)  # a clock of nanoseconds makes heaps without any width
     return Modes(apart, float(np.median(ordered[:cut])), float(np.median(ordered[cut:])), (count - cut) / count)

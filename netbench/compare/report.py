@@ -34,7 +34,7 @@ FORMATS: Registry[Format] = Registry("format of comparisons")
 
 
 def _format(write: _Write) -> _Write:
-    FORMATS.add(Format(write.__name__, write))
+    FORMATS.add(Format(write.__name__.rstrip("_"), write))  # json is the module
     return write
 
 
