@@ -92,7 +92,7 @@ def rank_main(job: dict[str, Any], rank: int) -> None:
     if job["hosts"]:
         HostAddress(**job["hosts"][rank]).enter()
     import torch
-    from torch.distributed import FileStore, PrefixStore, ProcessGroupGloo, ReduceOp
+    from torch._C._distributed_c10d import FileStore, PrefixStore, ProcessGroupGloo, ReduceOp
 
     from netbench.process_group import ParallelOptions, ParallelProcessGroup
 
@@ -100,11 +100,13 @@ def rank_main(job: dict[str, Any], rank: int) -> None:
     n, interface = job["world_size"], job["hosts"][rank]["interface"] if job["hosts"] else "lo"
     store = FileStore(job["store"], n)
 
+    group_type: Any = ProcessGroupGloo
+
     def gloo(name: str) -> Any:
-        options = ProcessGroupGloo._Options()
-        options._devices = [ProcessGroupGloo.create_device(interface=interface)]
+        options = group_type._Options()
+        options._devices = [group_type.create_device(interface=interface)]
         options._timeout = TIMEOUT
-        return ProcessGroupGloo(PrefixStore(name, store), rank, n, options)
+        return group_type(PrefixStore(name, store), rank, n, options)
 
     control, plain, again = gloo("control"), gloo("plain"), gloo("again")
     start = time.monotonic()
