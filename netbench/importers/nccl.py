@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -115,32 +115,27 @@ def _read_text(text: str, given: Given) -> Findings:
         elif re.match(r"\s*\d", row):
             if not columns:
                 raise Misread(line, "has no heading above it (size, count, type, ..., time, algbw, busbw)")
-            if len(words) != len(columns):
-                raise Misread(line, f"has {len(words)} columns, its heading has {len(columns)}")
-            # What is in place stands in the second half, under the same names.
-            at = [place for place, name in enumerate(columns) if name == "time"]
-            if not at:
-                raise Misread(line, "has no time of the operation")
-            first = at[-1] if given.in_place else at[0]
-            named = dict(zip(columns[: at[0]], words, strict=False)) | dict(
-                zip(columns[first : first + 4], words[first : first + 4], strict=True)
-            )
-            known = {
-                "size": named["size"],
-                "count": named.get("count"),
-                "type": named.get("type"),
-                "time": named["time"],
-                "alg_bw": named.get("algbw"),
-                "bus_bw": named.get("busbw"),
-                "nwrong": named.get("#wrong"),
-            }
-            quotes.append(_quote(line, mode, world, known, iterations, {}))
+            quotes.append(_quote(line, mode, world, _named(line, columns, words, given.in_place), iterations, {}))
     return Findings(
         _some(quotes, "in_place" if given.in_place else "out_of_place"),
         "mean over the iterations and ranks",
         version=f"NCCL {version[1]}" if version else "",
         hosts=list(dict.fromkeys(re.findall(r"^#\s*Rank\s+\d+ .*?\bon\s+(\S+) device", comments, re.MULTILINE))),
     )
+
+
+def _named(line: int, columns: Sequence[str], words: Sequence[str], in_place: bool) -> dict[str, str | None]:
+    """A row by the names that -J has; what is in place stands in the second half, under the same headings."""
+    if len(words) != len(columns):
+        raise Misread(line, f"has {len(words)} columns, its heading has {len(columns)}")
+    halves = [place for place, name in enumerate(columns) if name == "time"]
+    if not halves:
+        raise Misread(line, "has no time of the operation")
+    first = halves[-1] if in_place else halves[0]
+    pairs = list(zip(columns, words, strict=True))
+    row = dict(pairs[: halves[0]] + pairs[first : first + 4])
+    names = {"time": "time", "algbw": "alg_bw", "busbw": "bus_bw", "#wrong": "nwrong"}
+    return {names.get(name, name): text for name, text in row.items()}
 
 
 def _quote(
@@ -152,17 +147,17 @@ def _quote(
     statistics: Mapping[str, float],
 ) -> Quote:
     """One row, after its own numbers have been held against each other."""
-    size = int(number(line, "size", known["size"]))
+    size = int(number(line, "size", known.get("size")))
     time_us = number(line, "time", known["time"])
     if (told := str(known.get("type"))) not in _DTYPES:
         raise Misread(line, f"type {told!r} is none of {', '.join(_DTYPES)}")
     dtype = _DTYPES[told]
     if size == 0 or time_us == 0:
         raise Misread(line, f"size {size} in {time_us:g} us is no measurement")
-    elements_told = int(number(line, "count", known["count"])) * DTYPES[dtype]
+    elements_told = int(number(line, "count", known.get("count"))) * DTYPES[dtype]
     if size not in (elements_told, elements_told * world):
         raise Misread(
-            line, f"size {size} is neither {known['count']} elements of {known['type']} nor {world} times that"
+            line, f"size {size} is neither {known.get('count')} elements of {known['type']} nor {world} times that"
         )
     rate = size / time_us / 1000
     _agree(line, "algbw", known.get("alg_bw"), rate, "size / time")
