@@ -17,7 +17,7 @@ from types import FrameType
 
 from netbench.errors import NetbenchError, UsageError
 from netbench.lab.host import HostAddress
-from netbench.lab.network import HOST_INTERFACE, SWITCH_INTERFACE, Host, build
+from netbench.lab.network import Host, build
 from netbench.lab.privilege import Machine, take_network
 from netbench.lab.roster import LabEntry, Place, Roster
 from netbench.lab.spec import LabSpec
@@ -34,8 +34,8 @@ def hold(spec: LabSpec, stay: bool) -> None:
     place = Roster().claim()
     try:
         way = take_network(Machine())
-        address, hosts = build(spec)
-        entry = _entry(place, spec, way, owner, address, hosts)
+        switch, hosts = build(spec)
+        entry = _entry(place, spec, way, owner, switch, hosts)
         place.write(entry)
         try:
             _report(entry)
@@ -43,24 +43,28 @@ def hold(spec: LabSpec, stay: bool) -> None:
         finally:
             # A second signal must not cut the clearing short.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            _end_residents({_identity(host.network) for host in hosts} | {_identity("/proc/self/ns/net")})
+            # Nobody can come in any more, and the namespaces' numbers stay theirs until all who did have ended.
+            kept = [_hide(host.network) for host in (switch, *hosts)]
+            _end_residents({_identity(descriptor) for descriptor in kept})
     finally:
         place.leave()
 
 
-def _entry(place: Place, spec: LabSpec, way: str, owner: int | None, address: str, hosts: list[Host]) -> LabEntry:
+def _entry(place: Place, spec: LabSpec, way: str, owner: int | None, switch: Host, hosts: list[Host]) -> LabEntry:
     process = f"/proc/{os.getpid()}"
     user = f"{process}/ns/user" if way == "user namespace" else None
+
+    def address(host: Host) -> HostAddress:
+        return HostAddress(host.name, host.address, host.interface, f"{process}/fd/{host.network}", user)
+
     return LabEntry(
         name=place.name,
         spec=str(spec),
         way=way,
         holder=os.getpid(),
         owner=owner,
-        switch=HostAddress("switch", address, SWITCH_INTERFACE, f"{process}/ns/net", user),
-        hosts=tuple(
-            HostAddress(host.name, host.address, HOST_INTERFACE, f"{process}/fd/{host.network}", user) for host in hosts
-        ),
+        switch=address(switch),
+        hosts=tuple(map(address, hosts)),
     )
 
 
@@ -78,6 +82,13 @@ def _wait(stay: bool) -> None:
         while True:
             signal.pause()
     sys.stdin.buffer.read()
+
+
+def _hide(descriptor: int) -> int:
+    """Moves a descriptor to another number, so that the path by which the namespace was known ends."""
+    kept = os.dup(descriptor)
+    os.close(descriptor)
+    return kept
 
 
 def _end_residents(networks: set[tuple[int, int]]) -> None:

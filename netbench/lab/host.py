@@ -36,6 +36,9 @@ class HostAddress:
             if self.user is not None and not Path(self.user).samefile("/proc/self/ns/user"):
                 namespaces.enter(self.user, namespaces.USER)
             namespaces.enter(self.network, namespaces.NETWORK)
+            # The lab takes its paths away before it looks for processes to end. Whoever came in too late to be seen
+            # finds the path gone, and goes as well.
+            Path(self.network).stat()
         except OSError as error:
             raise LaunchError(
                 f"{self.name} ({self.address}) cannot be entered: {error.strerror}; has its lab been taken down?"

@@ -65,36 +65,34 @@ _FLOW_CLASSES = 128
 
 @dataclass(frozen=True)
 class Host:
-    """A host as its maker sees it: ``network`` is an open descriptor that keeps its namespace alive."""
+    """A host, or the switch, as its maker sees it: ``network`` is an open descriptor that keeps its namespace alive."""
 
     name: str
     address: str
+    interface: str
     network: int
 
 
-def build(spec: LabSpec) -> tuple[str, list[Host]]:
-    """Makes the switch in this thread's network namespace and every host in a new one; gives the switch's address.
+def build(spec: LabSpec) -> tuple[Host, list[Host]]:
+    """Makes the switch in this thread's network namespace and every host in a new one.
 
     Raises LaunchError naming what the kernel lacks. Whatever was made is gone when the descriptors are closed and
     this namespace ends.
     """
-    here = namespaces.open_own_network()
-    try:
-        with IPRoute() as switch:
-            with _needs("a bridge", "bridge"):
-                switch.link("add", ifname=SWITCH_INTERFACE, kind="bridge", mtu=MTU_BYTES)
-            bridge = _up(switch, SWITCH_INTERFACE)
-            _give_address(switch, bridge, _SWITCH_ADDRESS)
-            _up(switch, "lo")
-            return _SWITCH_ADDRESS, [_add_host(spec, index, switch, bridge, here) for index in range(spec.hosts)]
-    finally:
-        os.close(here)
+    switch = Host("switch", _SWITCH_ADDRESS, SWITCH_INTERFACE, namespaces.open_own_network())
+    with IPRoute() as link:
+        with _needs("a bridge", "bridge"):
+            link.link("add", ifname=SWITCH_INTERFACE, kind="bridge", mtu=MTU_BYTES)
+        bridge = _up(link, SWITCH_INTERFACE)
+        _give_address(link, bridge, _SWITCH_ADDRESS)
+        _up(link, "lo")
+        return switch, [_add_host(spec, index, link, bridge, switch.network) for index in range(spec.hosts)]
 
 
 def _add_host(spec: LabSpec, index: int, switch: Any, bridge: int, here: int) -> Host:
     namespaces.unshare(namespaces.NETWORK)
     try:
-        host = Host(f"host{index}", f"198.18.0.{index + 1}", namespaces.open_own_network())
+        host = Host(f"host{index}", f"198.18.0.{index + 1}", HOST_INTERFACE, namespaces.open_own_network())
         port = f"port{index}"
         with _needs("a virtual Ethernet link", "veth"):
             switch.link(
