@@ -79,11 +79,11 @@ def _forest(comparison: Comparison, pairs: Sequence[Pair]) -> Figure:
     figure.text(0.012, 1 - 0.2 / height, "Against the baseline", fontsize=19, fontweight="bold", va="top")
     lines = f"{comparison.other.id} against {comparison.base.id} · grey: the margin of {comparison.margin:.0%}"
     if comparison.differences:
-        lines += f" · {len(comparison.differences)} differences of environment or settings"
+        lines += f" · differences of environment or settings: {len(comparison.differences)}"
     figure.text(0.012, 1 - 0.62 / height, lines, fontsize=11, va="top")
     figure.subplots_adjust(left=0.31, right=0.9, top=1 - 1.0 / height, bottom=0.75 / height)
     return figure
 
 
 #: Ratios worth a label, so that neighbours do not touch whatever the range.
-_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.4, 2, 3, 5, 10, 20, 50, 100)
+_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.3, 1.5, 2, 3, 5, 10, 20, 50, 100)

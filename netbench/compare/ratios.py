@@ -1,9 +1,9 @@
 """The ratio of two medians with its interval, a rank test, and the correction for asking it of many cases.
 
 Iterations of one launch have more in common with each other than with those of another: which core a thread got, how
-memory lies, what the neighbours did. So a launch is drawn as a whole, then iterations within it (the bootstrap in two
-stages of Davison and Hinkley, 1997), and where there was one launch, each of its rounds over the cases. A few of them
-tell little of how such groups differ; their interval is widened as Student's t widens that of few samples.
+memory lies, what the neighbours did. So launches are a random factor, and where there was one launch, its rounds over
+the cases are. The bootstrap draws iterations; what the groups' medians differ by beyond that is a variance of its own,
+by which the interval is widened, with Student's t for how little a few groups tell of it.
 """
 
 from __future__ import annotations
@@ -52,45 +52,53 @@ class Blocks:
         several = {"launch": "launches", "round": "rounds"}[self.unit]
         return f"{len(self.groups)} {several if len(self.groups) > 1 else self.unit}"
 
-    def log_medians(self, random: np.random.Generator) -> Floats:
-        """Logarithms of the medians of ``_DRAWS`` samples drawn anew: whole groups, then times within each."""
-        sizes = np.array([len(group) for group in self.groups])
-        count = len(sizes)
-        table = np.zeros((count, sizes.max()))
-        for row, group in enumerate(self.groups):
-            table[row, : len(group)] = group
-        each = -(-int(sizes.sum()) // count)
-        drawn = []
-        for start in range(0, _DRAWS, step := max(1, _AT_ONCE // (count * each))):
-            draws = min(step, _DRAWS - start)
-            groups = random.integers(count, size=(draws, count)) if count > 1 else np.zeros((draws, 1), int)
-            places = (random.random((draws, count, each)) * sizes[groups][:, :, None]).astype(int)
-            drawn.append(np.median(table[groups[:, :, None], places], axis=(1, 2)))
-        logs: Floats = np.log(np.concatenate(drawn))
-        return logs
+    def excess(self) -> float:
+        """Variance of the log median that comes from the groups: theirs beyond what their own iterations explain."""
+        groups = [group for group in self.groups if len(group) > 1]
+        if len(groups) < 2:
+            return 0.0
+        random = np.random.default_rng(0)
+        within = float(np.mean([_log_medians(group, random).var() for group in groups]))
+        between = float(np.var([np.log(np.median(group)) for group in groups], ddof=1))
+        return max(0.0, between - within) / len(groups)
+
+
+def _log_medians(times_ns: Floats, random: np.random.Generator) -> Floats:
+    """Logarithms of the medians of ``_DRAWS`` samples of as many, drawn anew.
+
+    Their distances from the middle are those of the median from what it estimates: drawing n of n with replacement
+    varies less than the population does, by (n - 1)/n, which is mended.
+    """
+    count = len(times_ns)
+    drawn = []
+    for start in range(0, _DRAWS, step := max(1, _AT_ONCE // count)):
+        places = random.integers(count, size=(min(step, _DRAWS - start), count))
+        drawn.append(np.median(times_ns[places], axis=1))
+    middle = np.log(np.median(times_ns))
+    logs: Floats = middle + (np.log(np.concatenate(drawn)) - middle) * np.sqrt(count / (count - 1))
+    return logs
 
 
 def ratio(base: Blocks, other: Blocks) -> Estimate:
     """Median time of ``other`` over that of ``base``, with its 95 % interval; none below 6 iterations."""
     value = other.median_ns / base.median_ns
-    if any(median_interval(len(side.times_ns)) is None for side in (base, other)):
+    sides = (base, other)
+    if any(median_interval(len(side.times_ns)) is None for side in sides):
         return Estimate(value, None, None)
     from scipy.stats import norm, t
 
     random = np.random.default_rng(0)  # the same samples give the same interval
-    off, variances, freedoms = [], [], []
-    for side in (base, other):
-        groups = len(side.groups)
-        independent = groups if groups > 1 else len(side.times_ns)
-        # Drawing n of n with replacement varies less than the population does, by (n - 1)/n.
-        off.append((side.log_medians(random) - np.log(side.median_ns)) * np.sqrt(independent / (independent - 1)))
-        variances.append(float(off[-1].var()))
-        freedoms.append(independent - 1)
-    differences = off[1] - off[0]
-    low, high = np.quantile(differences, [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2])
-    weight = sum(variance**2 / freedom for variance, freedom in zip(variances, freedoms, strict=True))
-    freedom = sum(variances) ** 2 / weight if weight else np.inf  # Welch and Satterthwaite
-    wider = t.ppf((1 + _CONFIDENCE) / 2, freedom) / norm.ppf((1 + _CONFIDENCE) / 2)
+    before, after = (_log_medians(side.times_ns, random) for side in sides)
+    low, high = np.quantile(after - before, [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2]) - np.log(value)
+    drawn, excesses = float(before.var() + after.var()), [side.excess() for side in sides]
+    whole = drawn + sum(excesses)
+    wider = np.sqrt(whole / drawn) if drawn else 1.0
+    # How many freedoms the sum of the variances has, by Welch and Satterthwaite.
+    pieces = [(logs.var(), len(side.times_ns)) for logs, side in zip((before, after), sides, strict=True)]
+    pieces += [(excess, len(side.groups)) for excess, side in zip(excesses, sides, strict=True) if excess]
+    weight = sum(variance**2 / (count - 1) for variance, count in pieces)
+    freedom = whole**2 / weight if weight else np.inf
+    wider *= t.ppf((1 + _CONFIDENCE) / 2, freedom) / norm.ppf((1 + _CONFIDENCE) / 2)
     return Estimate(value, float(value * np.exp(low * wider)), float(value * np.exp(high * wider)))
 
 

@@ -35,15 +35,15 @@ def drawn(random: np.random.Generator, groups: int, each: int, between: float, w
 
 @pytest.mark.parametrize(
     ("groups", "each", "between"),
-    [(1, 10, 0.0), (1, 40, 0.0), (3, 10, 0.0), (3, 10, 0.1), (3, 10, 0.02), (5, 20, 0.05), (10, 6, 0.05)],
+    [(1, 10, 0.0), (1, 40, 0.0), (3, 4, 0.0), (3, 10, 0.1), (3, 10, 0.02), (10, 6, 0.05)],
 )
 def test_the_interval_holds_the_true_ratio_in_95_of_100(groups: int, each: int, between: float) -> None:
     random = np.random.default_rng(0)
-    tries = 300
+    tries = 200
     found = [ratio(*(drawn(random, groups, each, between, 0.05) for _ in "ab")) for _ in range(tries)]
     held = sum(one.low <= 1 <= one.high for one in found)
-    # The chance of fewer, were it 95 %, is below one in a thousand. The bootstrap of few levels is a little short.
-    assert held >= scipy.stats.binom.ppf(0.001, tries, 0.935)
+    # Fewer than this has a chance below one in a thousand. More is no fault: a few rounds are judged with caution.
+    assert held >= scipy.stats.binom.ppf(0.001, tries, 0.95)
 
 
 def test_a_ratio_is_of_medians_and_its_interval_scales_with_it() -> None:
