@@ -19,6 +19,7 @@ from netbench.lab.spec import burst_bytes
 from netbench.modes import MODES
 from netbench.record import Manifest
 from netbench.registry import Registry, one_line
+from netbench.statistics import median_interval
 from netbench.units import about_rate, about_seconds
 
 Row = Mapping[str, Any]
@@ -103,11 +104,12 @@ def _least(value: float | None, threshold: float) -> bool:
 @_verdict("O")
 def oversubscribed(case: Row, circumstances: Circumstances) -> str | None:
     """More ranks on a machine than it has CPUs for them, and they do wait for CPUs."""
+    if _least(_link_use(case, circumstances), 0.9):
+        return None  # the link sets the time, not the CPUs
     for machine, ranks in circumstances.crowd(case):
         if ranks > machine.cpus_allowed and (case["cpu_stalled"] is None or case["cpu_stalled"] >= 0.1):
-            waiting = (
-                "" if case["cpu_stalled"] is None else f", and some waited for one {case['cpu_stalled']:.0%} of it"
-            )
+            stalled = case["cpu_stalled"]
+            waiting = "" if stalled is None else f", and {stalled:.0%} of the time at least one waited for a CPU"
             return (
                 f"{ranks} ranks share {machine.cpus_allowed} CPUs of {machine.name}{waiting}; use fewer ranks a machine"
             )
@@ -156,7 +158,7 @@ def retransmits(case: Row, circumstances: Circumstances) -> str | None:
         return None
     segments = (case["wire_sent_bytes"] or 0) * len(MODES[case["mode"]].participants(int(case["world_size"]))) / 1448
     share = count / max(1.0, segments)
-    if share < 2e-4 and count < iterations / 20:
+    if share < 5e-4:
         return None
     return (
         f"{count} segments were sent again ({share:.2%} of all) in {iterations} iterations; "
@@ -167,7 +169,7 @@ def retransmits(case: Row, circumstances: Circumstances) -> str | None:
 @_verdict("S")
 def skew_limited(case: Row, circumstances: Circumstances) -> str | None:
     """The ranks begin so far apart that the first mostly waits for the last."""
-    if case["entry_skew_ns"] is None:
+    if case["entry_skew_ns"] is None or not case["transmit_bytes"]:
         return None
     skew_ns = case["entry_skew_ns"] - (case["entry_delay_us"] or 0) * 1000 - (case["clock_error_ns"] or 0)
     if skew_ns < 0.5 * case["median_ns"]:
@@ -196,7 +198,7 @@ def bimodal(case: Row, circumstances: Circumstances) -> str | None:
 def trend(case: Row, circumstances: Circumstances) -> str | None:
     """The times rise or fall from the first third of the iterations to the last."""
     change, p = case["trend"], case["trend_p"]
-    if change is None or abs(change) < 0.1 or p >= 0.001:
+    if change is None or abs(change) < 0.15 or p >= 0.001:
         return None
     way = "slower" if change > 0 else "faster"
     return (
@@ -210,8 +212,10 @@ def few_samples(case: Row, circumstances: Circumstances) -> str | None:
     """Too few iterations for how much they differ: the median's interval is wide, or there is none."""
     if case["iterations"] is None:
         return None
-    if case["low_ns"] is None:
+    if median_interval(int(case["iterations"])) is None:
         return f"{case['iterations']} iterations are too few for an interval; 6 are the least"
+    if case["low_ns"] is None:  # others measured, and tell none
+        return None
     reach = max(case["median_ns"] - case["low_ns"], case["high_ns"] - case["median_ns"]) / case["median_ns"]
     if reach < 0.15:
         return None
@@ -253,7 +257,8 @@ def link_bound(case: Row, circumstances: Circumstances) -> str | None:
     if lab is not None and lab.flow_bit_s is not None and streams:
         of_flows = share * lab.rate_bit_s / (lab.flow_bit_s * streams)
         if 0.9 <= of_flows <= 1.05:
-            return f"{of_flows:.0%} of what {streams} connections may carry under their cap; use more streams"
+            caps = "the cap of its connection" if streams == 1 else f"the caps of its {streams} connections"
+            return f"{of_flows:.0%} of {caps}; use more streams"
     return None
 
 
@@ -276,7 +281,8 @@ def cpu_bound(case: Row, circumstances: Circumstances) -> str | None:
 def extra_traffic(case: Row, circumstances: Circumstances) -> str | None:
     """The wire carried more, or less, than the ideal algorithm would send."""
     ideal = case["transmit_bytes"]
-    if case["wire_sent_bytes"] is None or ideal < 16384:  # below it, the backend's own headers show
+    # Of shorter messages, the backend's own headers are a part that shows.
+    if case["wire_sent_bytes"] is None or ideal < 16384 * (case["parts"] or 1):
         return None
     ratio = case["wire_sent_bytes"] / case["iterations"] / ideal
     if 0.9 <= ratio <= 1.1:
@@ -306,4 +312,6 @@ def _link_use(case: Row, circumstances: Circumstances) -> float | None:
     if case["wire_sent_bytes"] is not None:
         carried.append(case["wire_sent_bytes"] / case["iterations"])
     burst = burst_bytes(lab.rate_bit_s) if lab else 0
+    if lab and lab.flow_bit_s:
+        burst += int(case["parts"] or 1) * burst_bytes(lab.flow_bit_s)
     return float(max(0.0, max(carried) - burst) * 8 / (case["median_ns"] / 1e9) / ceiling.payload_bit_s)

@@ -48,6 +48,7 @@ GOOD: dict[str, Any] = {
     "slow_mode_ns": 65e6,
     "slow_mode_share": 0.5,
     "stop_reason": "precision",
+    "parts": 1,
 }
 
 
@@ -127,9 +128,9 @@ def test_small_messages_through_a_lab_s_bucket_are_not_suspicious() -> None:
 
 def test_a_cap_on_each_connection_is_a_link_of_its_own() -> None:
     lab = run_on("one", "one", lab="2x400mbit,flow=40mbit")
-    seconds = 8 * (8_000_000 - 50_000) / (80e6 * 1448 / 1514)
+    seconds = 8 * (8_000_000 - 50_000 - 16384) / (80e6 * 1448 / 1514)
     capped = GOOD | {"streams": 2} | dict.fromkeys(("median_ns", "mean_ns", "low_ns", "high_ns"), seconds * 1e9)
-    assert "2 connections" in judge(capped, lab)["link_bound"]
+    assert "2 connections; use more streams" in judge(capped, lab)["link_bound"]
 
 
 def test_a_late_rank_that_was_asked_for_is_no_skew() -> None:
@@ -145,3 +146,14 @@ def test_names_are_checked() -> None:
     assert named("trend, bimodal") == {"trend", "bimodal"}
     with pytest.raises(UsageError, match="did you mean 'trend'"):
         named("trnd")
+
+
+def test_ranks_that_fill_the_link_are_not_oversubscribed() -> None:
+    crowded = run_on("alpha", "alpha", cpus=1, line_bit_s=1.05e9)
+    assert set(judge(GOOD | {"cpu_stalled": 0.4}, crowded)) == {"link_bound"}
+
+
+def test_few_samples_is_not_said_of_those_who_tell_no_interval() -> None:
+    assert judge(GOOD | {"low_ns": None, "high_ns": None}, TWO_HOSTS) == {}
+    five = GOOD | {"low_ns": None, "high_ns": None, "iterations": 5, "wire_sent_bytes": 5 * 8_000_500}
+    assert set(judge(five, TWO_HOSTS)) == {"few_samples"}
