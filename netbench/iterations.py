@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,9 @@ COLUMNS = (
 #: With fewer iterations than this nothing is said of their order or shape.
 _LEAST = 12
 
+#: The test of a trend takes longer than all else that is read from a case.
+_SMALL_TREND = 0.05
+
 
 @dataclass(frozen=True)
 class Iterations:
@@ -56,11 +60,18 @@ class Iterations:
 
         Raises ValueError where a rank lacks an iteration.
         """
-        order = np.lexsort((columns["iteration"], columns["rank"]))
-        ranks = np.unique(columns["rank"])
-        if len(order) % max(1, len(ranks)):
-            raise ValueError(f"{len(order)} rows of {len(ranks)} ranks")
-        table = {name: column[order].reshape(len(ranks), -1) for name, column in columns.items()}
+        ranks, iteration = columns["rank"], columns["iteration"]
+        count = 1 + int(np.count_nonzero(ranks[1:] != ranks[:-1]))
+        each = len(ranks) // count
+        in_order = len(ranks) == count * each and (np.diff(iteration[:each]) > 0).all()
+        if not in_order or (iteration.reshape(count, each) != iteration[:each]).any():  # not as they are written
+            order = np.lexsort((iteration, ranks))
+            columns = {name: column[order] for name, column in columns.items()}
+            count = len(np.unique(ranks))
+            if len(ranks) % count:
+                raise ValueError(f"{len(ranks)} rows of {count} ranks")
+        table = {name: column.reshape(count, -1) for name, column in columns.items()}
+        ranks = table["rank"][:, 0]
         if (table["rank"] != ranks[:, None]).any() or (table["iteration"] != table["iteration"][:1]).any():
             raise ValueError("the ranks have not the same iterations")
         offsets = np.array([offsets_ns.get(int(rank), 0) for rank in ranks], np.int64)
@@ -74,20 +85,24 @@ class Iterations:
             counters={name: table[name] for name in COLUMNS[6:] if name in table},
         )
 
-    @property
+    @cached_property
     def times_ns(self) -> Nanoseconds:
         """The headline time of each iteration, that of its slowest rank."""
         return headline_ns(self.duration_ns)
 
     def blocks(self) -> list[Nanoseconds]:
         """The headline times of each launch or, where there was one, of each round: what varies on its own."""
-        several = len(np.unique(self.launch)) > 1
-        by = self.launch if several else self.round
-        return [self.times_ns[by == one] for one in np.unique(by)]
+        launches = self.launches()
+        return launches if len(launches) > 1 else self._by(self.round)
 
     def launches(self) -> list[Nanoseconds]:
         """The headline times of each launch."""
-        return [self.times_ns[self.launch == one] for one in np.unique(self.launch)]
+        return self._by(self.launch)
+
+    def _by(self, label: NDArray[np.int64]) -> list[Nanoseconds]:
+        if (label == label[0]).all():
+            return [self.times_ns]
+        return [self.times_ns[label == one] for one in np.unique(label)]
 
 
 @dataclass(frozen=True)
@@ -166,10 +181,11 @@ def first_ratio(launches: list[Nanoseconds]) -> float | None:
 
 class Trend(NamedTuple):
     """``trend``: the median of the last third of the iterations over that of the first, less 1; ``trend_p``: the chance
-    of such a difference, or a larger one, if the order meant nothing (Mann-Whitney)."""
+    of such a difference, or a larger one, if the order meant nothing (Mann-Whitney); null where it is below 5 %, since
+    nobody asks."""
 
     trend: float
-    trend_p: float
+    trend_p: float | None
 
 
 def trend(times_ns: Nanoseconds) -> Trend:
@@ -177,8 +193,10 @@ def trend(times_ns: Nanoseconds) -> Trend:
 
     third = len(times_ns) // 3
     first, last = times_ns[:third], times_ns[-third:]
-    p = float(mannwhitneyu(first, last, method="asymptotic").pvalue)
-    return Trend(float(np.median(last) / np.median(first)) - 1, p)
+    change = float(np.median(last) / np.median(first)) - 1
+    if abs(change) < _SMALL_TREND:
+        return Trend(change, None)
+    return Trend(change, float(mannwhitneyu(first, last, method="asymptotic").pvalue))
 
 
 class Modes(NamedTuple):

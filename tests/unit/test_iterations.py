@@ -108,3 +108,7 @@ def test_one_heap_is_never_taken_for_two() -> None:
     apart = [two_modes(heap.astype(int) + 10_000) for heap in heaps]
     false = [m for m in apart if m.modes_apart >= 6 and 0.1 <= m.slow_mode_share <= 0.9]
     assert len(false) / len(apart) < 0.005
+
+
+def test_a_small_trend_is_not_tested() -> None:
+    assert trend(np.full(30, 1000)) == (0, None)
