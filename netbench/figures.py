@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 #: Messages up to this many bytes are small: their time is latency, not bandwidth.
 _SMALL_BYTES = 64 * 1024
 
+#: More than this are an image inside an SVG, which would be megabytes otherwise.
+_MANY_DOTS = 2000
+
 #: Figures whose lines are backends, so that several runs can share them.
 OVERLAID = ("bandwidth",)
 
@@ -181,7 +184,8 @@ def _ratio(axes: Axes, ratios: pd.DataFrame, times: Callable[[str], Nanoseconds]
     highest = 2.0
     for row in ratios.to_dict("records") if times else ():
         dots = times(row["case_id"]) / row["more_ns"]  # type: ignore[misc]
-        axes.scatter([row["transmit_bytes"]] * len(dots), dots, s=13, color=ink(0.5), linewidths=0, zorder=2)
+        drawn = axes.scatter([row["transmit_bytes"]] * len(dots), dots, s=13, color=ink(0.5), linewidths=0, zorder=2)
+        drawn.set_rasterized(len(dots) * len(ratios) > _MANY_DOTS)
         highest = max(highest, 1.05 * min(float(dots.max()), 2 * row["ratio"]))
     axes.plot(ratios["transmit_bytes"], ratios["ratio"], color=ink(), marker="o", zorder=3)
     axes.axhline(1, color=ink(0.4), linewidth=1)

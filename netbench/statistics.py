@@ -106,6 +106,9 @@ _DRAWS = 2000
 #: Below this the median itself has no interval either.
 _LEAST_SAMPLES = 6
 
+#: From here on medians are drawn instead of the samples that they are medians of, which takes a hundredth of the time.
+_MANY_SAMPLES = 100
+
 
 def estimate(function: Callable[..., Any], *times: NDArray[Any]) -> Estimate:
     """``function`` of the medians of several sets of times, such as their ratio, with its interval by bootstrap.
@@ -115,6 +118,10 @@ def estimate(function: Callable[..., Any], *times: NDArray[Any]) -> Estimate:
     value = float(function(*(float(np.median(one)) for one in times)))
     if min(map(len, times)) < _LEAST_SAMPLES:
         return Estimate(value, None, None)
+    if min(map(len, times)) >= _MANY_SAMPLES:
+        random = np.random.default_rng(0)
+        low, high = np.quantile(function(*(_drawn_medians(one, random) for one in times)), (0.025, 0.975)).tolist()
+        return Estimate(value, low, high)
     from scipy.stats import bootstrap
 
     interval = bootstrap(
@@ -126,3 +133,15 @@ def estimate(function: Callable[..., Any], *times: NDArray[Any]) -> Estimate:
         random_state=np.random.default_rng(0),
     ).confidence_interval
     return Estimate(value, float(interval.low), float(interval.high))
+
+
+def _drawn_medians(times: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
+    """Medians of samples drawn anew from ``times``.
+
+    Drawing n of n with replacement is drawing n uniform places in the ordered samples, and the median of n uniform
+    numbers has a Beta distribution.
+    """
+    ordered, half = np.sort(times), (len(times) + 1) / 2
+    places = random.beta(half, half, _DRAWS) * len(times)
+    medians: NDArray[Any] = ordered[places.astype(np.int64)]
+    return medians

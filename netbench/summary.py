@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -171,7 +171,7 @@ class Run:
         measured = pa.concat_tables(tables, promote_options="default").unify_dictionaries()
         # What is the same in all rows of a case is cheaper to repeat here than to read.
         rows = [file.metadata.num_rows for file in files]
-        cases = [{"case_id": case_id, **asdict(reading.case)} for case_id, reading in self._readings.items()]
+        cases = [{"case_id": case_id, **vars(reading.case)} for case_id, reading in self._readings.items()]
         constant = pd.DataFrame(cases, columns=list(_CONSTANT))
         constant = constant.astype(dict.fromkeys(constant.select_dtypes(exclude="number"), "category"))
         repeated = constant.loc[np.repeat(np.arange(len(rows)), rows)].reset_index(drop=True)
@@ -286,7 +286,7 @@ class Run:
         cases |= {case_id: reading.case for case_id, reading in self._readings.items() if case_id not in cases}
         unmeasured = "not measured yet" if self.status == "running" else "the run ended before it"
         for case_id, case in cases.items():
-            row = {"case_id": case_id, **asdict(case), "variant": case.variant}
+            row = {"case_id": case_id, **vars(case), "variant": case.variant}
             if case_id in self._readings:
                 yield row | _findings(self._readings[case_id])
             elif case_id in self._quotes:
@@ -324,8 +324,8 @@ def _findings(reading: _Reading) -> dict[str, Any]:
             row
             | {"headline": "median"}
             | reading.statistics._asdict()
-            | asdict(reading.findings)
-            | asdict(reading.interference)
+            | vars(reading.findings)
+            | vars(reading.interference)
         )
     return row | {"reason": _wrong(row["wrong_elements"])}
 
@@ -348,7 +348,8 @@ def _samples(path: Path, run_id: str | None = None) -> tuple[Case, dict[str, Any
         metadata = {key.decode(): value for key, value in file.metadata.metadata.items()}
         case = Case(**json.loads(metadata["netbench.case"]))
         facts = json.loads(metadata["netbench.facts"])
-        known = [name for name in iterations.COLUMNS if name in file.schema_arrow.names]
+        names = set(file.schema_arrow.names)
+        known = [name for name in iterations.COLUMNS if name in names]
         table = file.read([*known, "phase"], use_threads=False)
         timed = table.filter(pa.compute.equal(table["phase"].cast(pa.string()), "timed"))
         columns = {name: timed[name].to_numpy() for name in known}

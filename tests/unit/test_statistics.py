@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from netbench import statistics
 from netbench.statistics import describe, headline_ns, median_interval, samples_for
 
 
@@ -67,3 +68,16 @@ def test_far_percentiles_are_left_blank_until_there_are_samples_for_them() -> No
     blank = {count: describe(np.arange(1, count + 1)) for count in (58, 59, 298, 299)}
     assert [found.p95_ns is None for found in blank.values()] == [True, False, False, False]
     assert [found.p99_ns is None for found in blank.values()] == [True, True, True, False]
+
+
+def test_an_interval_from_drawn_medians_is_that_of_drawn_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are many samples the medians are drawn themselves; both ways agree to a fraction of the width."""
+    random = np.random.default_rng(1)
+    slow, fast = random.gamma(2, 1.0, 400) + 3, random.gamma(2, 1.0, 301) + 2
+    drawn = statistics.estimate(lambda one, other: one / other, slow, fast)
+    monkeypatch.setattr(statistics, "_MANY_SAMPLES", 10_000)
+    bootstrapped = statistics.estimate(lambda one, other: one / other, slow, fast)
+    assert drawn.value == bootstrapped.value
+    width = bootstrapped.high - bootstrapped.low
+    assert drawn.low == pytest.approx(bootstrapped.low, abs=0.1 * width)
+    assert drawn.high == pytest.approx(bootstrapped.high, abs=0.1 * width)
