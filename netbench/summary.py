@@ -1,7 +1,7 @@
 """Runs as they are read: found on disk, each case reduced to what its samples say, in one table.
 
-The samples are read file by file and only what they say is kept, so memory stays that of one case and the cost is
-linear in the rows.
+The samples are read file by file; what they say is kept, and each iteration's headline time, so memory stays small and
+the cost is linear in the rows.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ class _Reading:
 
     case: Case
     facts: dict[str, Any]
+    times_ns: Nanoseconds
     statistics: Statistics
     findings: Findings
     interference: Interference
@@ -156,7 +157,7 @@ class Run:
 
     def times(self, case_id: str) -> Nanoseconds:
         """The headline time of each timed iteration of a finished case, in ns, in order."""
-        return self.iterations(case_id).times_ns
+        return self._readings[self._finished(case_id)].times_ns
 
     def iterations(self, case_id: str) -> Iterations:
         """The timed iterations of a finished case, rank by rank."""
@@ -231,7 +232,7 @@ class Run:
         case, facts, measured = _samples(path, self.id)
         times_ns = measured.times_ns
         beside = interference.find(facts.get("ranks", []), self._circumstances.machines, len(times_ns))
-        return _Reading(case, facts, describe(times_ns), iterations.find(measured), beside)
+        return _Reading(case, facts, times_ns, describe(times_ns), iterations.find(measured), beside)
 
     @cached_property
     def _circumstances(self) -> verdicts.Circumstances:
