@@ -44,7 +44,7 @@ def hold(spec: LabSpec, stay: bool) -> None:
             # A second signal must not cut the clearing short.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             # Nobody can come in any more, and the namespaces' numbers stay theirs until all who did have ended.
-            kept = [_hide(host.network) for host in (switch, *hosts)]
+            kept = _hide([host.network for host in (switch, *hosts)])
             _end_residents({_identity(descriptor) for descriptor in kept})
     finally:
         place.leave()
@@ -84,10 +84,11 @@ def _wait(stay: bool) -> None:
     sys.stdin.buffer.read()
 
 
-def _hide(descriptor: int) -> int:
-    """Moves a descriptor to another number, so that the path by which the namespace was known ends."""
-    kept = os.dup(descriptor)
-    os.close(descriptor)
+def _hide(descriptors: list[int]) -> list[int]:
+    """Moves descriptors to other numbers, so that the paths by which the namespaces were known end."""
+    kept = [os.dup(descriptor) for descriptor in descriptors]
+    for descriptor in descriptors:
+        os.close(descriptor)
     return kept
 
 

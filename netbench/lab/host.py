@@ -38,11 +38,13 @@ class HostAddress:
             namespaces.enter(self.network, namespaces.NETWORK)
             # The lab takes its paths away before it looks for processes to end. Whoever came in too late to be seen
             # finds the path gone, and goes as well.
-            Path(self.network).stat()
+            stays = Path(self.network).samefile("/proc/thread-self/ns/net")
+        except (FileNotFoundError, ProcessLookupError):
+            stays = False
         except OSError as error:
-            raise LaunchError(
-                f"{self.name} ({self.address}) cannot be entered: {error.strerror}; has its lab been taken down?"
-            ) from None
+            raise LaunchError(f"{self.name} ({self.address}) cannot be entered: {error.strerror}") from None
+        if not stays:
+            raise LaunchError(f"{self.name} ({self.address}) is gone: its lab has been taken down")
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """The command line that runs ``argv`` in this host: same process id, so signals reach ``argv`` itself."""
