@@ -19,10 +19,11 @@ import platform
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from netbench.compare.comparison import VERDICTS, compare
+from netbench.compare.comparison import VERDICTS, Comparison, compare
 from netbench.summary import Run, load
 
 _RATE_MBIT = 200
@@ -58,9 +59,11 @@ def record(path: Path, series: list[list[Run]]) -> None:
                         writer.writerow([name, case_id, number, round, time_ns])
 
 
-def line(what: str, verdicts: Counter[str], comparisons: int) -> str:
+def line(what: str, comparisons: Sequence[Comparison]) -> str:
+    verdicts = Counter(pair.verdict for comparison in comparisons for pair in comparison.pairs)
     counts = "  ".join(f"{verdicts[name]:>{len(name)}}" for name in VERDICTS[:4])
-    return f"{what:40}  {comparisons:>11}  {verdicts.total():>5}  {counts}"
+    failing = sum(comparison.count("slower") > 0 for comparison in comparisons)
+    return f"{what:35}  {len(comparisons):>11}  {failing:>16}  {verdicts.total():>5}  {counts}"
 
 
 def main() -> None:
@@ -76,12 +79,11 @@ def main() -> None:
     if arguments.record:
         record(arguments.record, series[:2])
     print(f"host {platform.node()}, {arguments.runs} runs of each series, margin 5 %\n")
-    print(f"{'compared':40}  comparisons  cases  {'  '.join(VERDICTS[:4])}")
+    print(f"{'compared':35}  comparisons  --fail-on slower  cases  {'  '.join(VERDICTS[:4])}")
     for name, found in zip(SERIES, series, strict=True):
-        pairs = [compare(before, after) for before, after in pairwise(found)]
-        print(line(f"the same again: {name}", Counter(p.verdict for one in pairs for p in one.pairs), len(pairs)))
-    pairs = [compare(fast, slow, across=["lab"]) for fast, slow in zip(series[1], series[2], strict=True)]
-    print(line("a fifth slower: lab", Counter(p.verdict for one in pairs for p in one.pairs), len(pairs)))
+        print(line(f"the same again: {name}", [compare(before, after) for before, after in pairwise(found)]))
+    slower = [compare(fast, slow, across=["lab"]) for fast, slow in zip(series[1], series[2], strict=True)]
+    print(line("a fifth slower: lab", slower))
 
 
 if __name__ == "__main__":

@@ -531,6 +531,7 @@ def compare(
     format: Annotated[str, typer.Option(help="table, json, markdown or csv.")] = "table",
     plot: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Draw the ratios into this folder.")] = None,
     theme: ThemeName = "print",
+    silence: Silence = None,
 ) -> None:
     """Say which cases of runs are slower or faster than in a baseline, and of which it cannot be told."""
     from netbench.compare.comparison import VERDICTS, compare
@@ -542,8 +543,8 @@ def compare(
     chosen, look = _member("--format", FORMATS, format), _member("--theme", THEMES, theme)
     crossed, failing = _choices("--across", MEANINGS, across), _choices("--fail-on", VERDICTS, fail_on)
     share = _read("--margin", configuration.parse_share, margin)
-    base = _run_at(baseline)
-    comparisons = [compare(base, _run_at(path), share, crossed) for path in others]
+    base = _run_at(baseline, silence=silence)
+    comparisons = [compare(base, _run_at(path, silence=silence), share, crossed) for path in others]
     chosen.write(comparisons, sys.stdout)
     sys.stdout.flush()
     if plot is not None:

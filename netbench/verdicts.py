@@ -133,7 +133,7 @@ def noisy_cpu(case: Row, circumstances: Circumstances) -> str | None:
         )
     if case["cpu_foreign"] is None:
         for host in circumstances.manifest.environment:
-            if host.get("load_1min") and host["load_1min"] >= 1.5 * host["cpus_allowed"]:
+            if (host.get("load_1min") or 0) >= 1.5 * host.get("cpus_allowed", 1e9):
                 return f"the load was {host['load_1min']:.1f} on {host['cpus_allowed']} CPUs when the run began"
     return None
 

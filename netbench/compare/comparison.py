@@ -14,6 +14,9 @@ from netbench.summary import Run
 #: What may be said of a case, and of one that is not compared.
 VERDICTS = ("slower", "faster", "same", "inconclusive", "not compared")
 
+#: Verdicts on a case which say that a difference need not be the network's, unless the link sets the time anyhow.
+_DOUBTS = ("noisy_cpu", "foreign_traffic", "oversubscribed")
+
 #: Chance of at least one wrong "slower" or "faster" among the cases of a comparison, by the rank test.
 _ALPHA = 0.05
 
@@ -53,7 +56,11 @@ def compare(base: Run, other: Run, margin: float = 0.05, across: Collection[str]
     pairs = [_pair(base, other, case, across) for case in cases.values()]
     measured = [pair for pair in pairs if pair.p is not None]
     adjusted = dict(zip([pair.case_id for pair in measured], holm([pair.p or 0.0 for pair in measured]), strict=True))
-    pairs = [_judged(replace(pair, p_adjusted=adjusted.get(pair.case_id)), margin) for pair in pairs]
+    doubts = _doubts(base) | _doubts(other)
+    pairs = [
+        _judged(replace(pair, p_adjusted=adjusted.get(pair.case_id)), margin, doubts.get(pair.case_id, ""))
+        for pair in pairs
+    ]
     return Comparison(base, other, margin, differences(base, other), pairs)
 
 
@@ -88,18 +95,30 @@ def _like(case: Case) -> tuple[object, ...]:
     return case.mode, case.backend, case.streams, case.world_size, case.tensor_bytes
 
 
-def _judged(pair: Pair, margin: float) -> Pair:
-    """A difference counts when all of the interval is beyond the margin and the ranks agree; sameness, when all of
-    the interval is within."""
+def _doubts(run: Run) -> dict[str, str]:
+    """What was found to be doubtful about a run's cases, by id; silenced verdicts are not."""
+    found = {}
+    for case_id, text in zip(*run.summaries()[["case_id", "verdicts"]].to_dict("list").values(), strict=True):
+        names = text.split(", ") if isinstance(text, str) else []
+        doubts = [name for name in _DOUBTS if name in names and "link_bound" not in names]
+        if doubts:
+            found[case_id] = f"{', '.join(doubts)} in {run.id}"
+    return found
+
+
+def _judged(pair: Pair, margin: float, doubt: str) -> Pair:
+    """A difference counts when all of the interval is beyond the margin, the ranks agree, and nothing else explains it;
+    sameness, when all of the interval is within."""
     if pair.ratio is None:
         return pair
     if pair.ratio.low is None or pair.ratio.high is None:
         return replace(pair, reason="too few iterations: 6 are the least")
     sure = pair.p_adjusted is not None and pair.p_adjusted < _ALPHA
-    if pair.ratio.low > 1 + margin and sure:
-        return replace(pair, verdict="slower")
-    if pair.ratio.high < 1 / (1 + margin) and sure:
-        return replace(pair, verdict="faster")
+    slower, faster = pair.ratio.low > 1 + margin, pair.ratio.high < 1 / (1 + margin)
+    if sure and (slower or faster):
+        if doubt:
+            return replace(pair, reason=f"{doubt}: measure again, or --silence it")
+        return replace(pair, verdict="slower" if slower else "faster")
     if 1 / (1 + margin) <= pair.ratio.low and pair.ratio.high <= 1 + margin:
         return replace(pair, verdict="same")
     return replace(pair, reason="the interval reaches across the margin; take more iterations or --launches")

@@ -117,6 +117,19 @@ def test_what_is_slower_is_found_and_what_is_not_is_the_same(pair: tuple[Path, P
     assert [one.verdict for one in compared(pair, margin=0.5).pairs] == ["same"] * 3
 
 
+def test_a_change_that_others_may_have_made_is_inconclusive(pair: tuple[Path, Path]) -> None:
+    base, other = pair
+    busy = {"host": "alpha", "ranks": [0, 1], "machine": "alpha", "cpus_allowed": 2, "load_1min": 9.0}
+    manifest_of(other, environment=[busy])
+    manifest_of(base, environment=[busy | {"load_1min": 0.1}])
+    same, _, one = compared(pair).pairs
+    assert (one.verdict, one.reason) == ("inconclusive", "noisy_cpu in other: measure again, or --silence it")
+    assert same.verdict == "same"
+    typed = ["compare", str(base), str(other), "--fail-on", "slower"]
+    assert netbench(typed) == Exit.DONE
+    assert netbench([*typed, "--silence", "noisy_cpu"]) == Exit.CASE_FAILED
+
+
 def test_few_or_scattered_iterations_are_inconclusive(tmp_path: Path) -> None:
     wide = [make_run(tmp_path / name, CASES[:1], constant(10**6), iterations=5).path for name in "ab"]
     [one] = compared((wide[0], wide[1])).pairs
