@@ -1,8 +1,8 @@
 """What it costs to know a median: as many iterations as it takes, against always 100.
 
 Measures the same cases twice in a lab and twice on loopback, with exactly 100 iterations and with as many as bring the
-95 % interval of the median within `--precision` (5 %) or use the budget up. Printed for each case: iterations, how far the
-interval reaches from the median, and the seconds that the timed iterations took; then the sums.
+95 % interval of the median within `--precision` (5 %) or use the budget up. Printed for each case: iterations, how far
+the interval reaches from the median, and the seconds that the timed iterations took; then the sums.
 
     python benchmarks/adaptive.py
 """

@@ -1,4 +1,4 @@
-"""The most payload that a run's link can carry: from the rate that the user names, the lab's, or the interface's own."""
+"""The most payload that a run's link can carry: by the rate that the user names, the lab's, or the interface's own."""
 
 from __future__ import annotations
 

@@ -100,7 +100,10 @@ def of_interface(name: str) -> dict[str, Any]:
 
 
 def check_interface(name: str, asked_by: str) -> None:
-    """``asked_by`` is the option or the key that named it. Raises UsageError when this host has no interface of that name that is up and has an address."""
+    """``asked_by`` is the option or the key that named it.
+
+    Raises UsageError when this host has no interface of that name that is up and has an address.
+    """
     known = psutil.net_if_addrs()
     if name not in known:
         raise UsageError(
