@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from netbench.summary import Run
 
 
-_LARGE_BYTES = 2**20
+_SMALL_BYTES, _LARGE_BYTES = 64 * 2**10, 2**20
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ def _best(cases: pd.DataFrame, rate: str) -> Table | None:
     """Of each mode and world size, the most bandwidth and the least latency, and the cases that had them.
 
     Where there are large messages, the bandwidth is theirs: small ones fit into a queue and seem faster than the link.
+    Latency is of small messages alone.
     """
     busbw, latency = METRICS["busbw"].column(rate=rate), METRICS["latency"].column()
     rows = []
@@ -123,8 +124,11 @@ def _best(cases: pd.DataFrame, rate: str) -> Table | None:
         if group[busbw].notna().any():
             most = max(large, key=lambda case: case[busbw])
             row |= {f"most bus bandwidth ({rate})": f"{most[busbw]:.3g}", "with": _what(most)}
-        least = min(known, key=lambda case: case[latency])
-        rows.append(row | {"least latency": about_seconds(least[latency] / 1e6), "with ": _what(least)})
+        small = [case for case in known if case["tensor_bytes"] <= _SMALL_BYTES]
+        if small:
+            least = min(small, key=lambda case: case[latency])
+            row |= {"least latency": about_seconds(least[latency] / 1e6), "with ": _what(least)}
+        rows.append(row)
     return Table.of(rows) if rows else None
 
 
