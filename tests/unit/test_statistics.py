@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom
 
 from netbench import statistics
 from netbench.statistics import describe, headline_ns, median_interval, samples_for
@@ -81,3 +82,15 @@ def test_an_interval_from_drawn_medians_is_that_of_drawn_samples(monkeypatch: py
     width = bootstrapped.high - bootstrapped.low
     assert drawn.low == pytest.approx(bootstrapped.low, abs=0.1 * width)
     assert drawn.high == pytest.approx(bootstrapped.high, abs=0.1 * width)
+
+
+@pytest.mark.parametrize("count", [6, 7, 10, 12, 30, 101])
+@pytest.mark.parametrize("draw", ["exponential", "lognormal", "normal"])
+def test_the_interval_of_a_median_holds_it_in_95_of_100(count: int, draw: str) -> None:
+    tries = 2000
+    samples = np.sort(getattr(np.random.default_rng(count), draw)(size=(tries, count)), axis=1)
+    low, high = median_interval(count)
+    median = {"exponential": np.log(2), "lognormal": 1.0, "normal": 0.0}[draw]
+    held = ((samples[:, low] <= median) & (median <= samples[:, high])).sum()
+    # By the binomial's closed form it is at least 95 %; fewer than this has a chance below one in ten thousand.
+    assert held >= binom.ppf(1e-4, tries, 0.95)

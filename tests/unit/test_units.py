@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netbench.units import about_bytes, about_seconds, format_bytes, parse_bytes, parse_seconds, parse_sizes
+from netbench.units import (
+    about_bytes,
+    about_rate,
+    about_seconds,
+    format_bytes,
+    parse_bytes,
+    parse_rate,
+    parse_seconds,
+    parse_sizes,
+)
 
 WHOLE_BYTES = st.integers(1, 2**50)
 
@@ -147,3 +157,27 @@ def test_bytes_for_people_have_three_digits_and_a_unit(count: int, text: str) ->
 )
 def test_seconds_for_people_have_the_unit_that_suits(seconds: float, text: str) -> None:
     assert about_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "bit_s"),
+    [("10gbit", 10e9), ("8Gbit/s", 8e9), ("1.2 GB/s", 9.6e9), ("200mbit", 2e8), ("64kbit/s", 64e3), ("100bit", 100)],
+)
+def test_rates_are_decimal(text: str, bit_s: float) -> None:
+    assert parse_rate(text) == bit_s
+
+
+@pytest.mark.parametrize("text", ["10Gbps", "10Mb/s", "1.2GB", "10", "fast", "-1gbit", "0gbit", "10GiB/s"])
+def test_what_is_bits_to_some_and_bytes_to_others_is_no_rate(text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(repr(text))):
+        parse_rate(text)
+
+
+def test_rates_for_people() -> None:
+    assert [about_rate(rate) for rate in (191.28e6, 1.5e12, 8e9, 9600, 12)] == [
+        "191 Mbit/s",
+        "1.5 Tbit/s",
+        "8 Gbit/s",
+        "9.6 kbit/s",
+        "12 bit/s",
+    ]
