@@ -6,7 +6,7 @@ false. Then each slow run is compared with the fast one before it: each of its c
 
 Runs are put into FOLDER; those that are there already are not measured again, so that it can be done in pieces:
 
-    python benchmarks/compare.py FOLDER [--runs 21] [--record times.csv]
+    python benchmarks/compare.py FOLDER [--runs 21] [--record times.json]
 
 ``--record`` writes the headline times of the two series in which nothing changes; tests/data has such a file.
 """
@@ -14,7 +14,7 @@ Runs are put into FOLDER; those that are there already are not measured again, s
 from __future__ import annotations
 
 import argparse
-import csv
+import json
 import platform
 import subprocess
 import sys
@@ -47,16 +47,15 @@ def measured(folder: Path, number: int, runs: int) -> list[Run]:
 
 
 def record(path: Path, series: list[list[Run]]) -> None:
-    """One row an iteration."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["series", "case_id", "run", "round", "time_ns"])
-        for name, runs in zip(SERIES, series, strict=False):
-            for number, run in enumerate(runs):
-                for case_id in sorted(run.done):
-                    found = run.iterations(case_id)
-                    for round, time_ns in zip(found.round.tolist(), found.times_ns.tolist(), strict=True):
-                        writer.writerow([name, case_id, number, round, time_ns])
+    """Series -> case -> a run each -> a round each -> ns."""
+    times = {
+        name: {
+            case_id: [[block.tolist() for block in run.iterations(case_id).blocks()] for run in runs]
+            for case_id in sorted(runs[0].done)
+        }
+        for name, runs in zip(SERIES, series, strict=False)
+    }
+    path.write_text(json.dumps(times) + "\n")
 
 
 def line(what: str, comparisons: Sequence[Comparison]) -> str:

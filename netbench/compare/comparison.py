@@ -113,12 +113,21 @@ def _judged(pair: Pair, margin: float, doubt: str) -> Pair:
         return pair
     if pair.ratio.low is None or pair.ratio.high is None:
         return replace(pair, reason="too few iterations: 6 are the least")
-    sure = pair.p_adjusted is not None and pair.p_adjusted < _ALPHA
-    slower, faster = pair.ratio.low > 1 + margin, pair.ratio.high < 1 / (1 + margin)
-    if sure and (slower or faster):
-        if doubt:
-            return replace(pair, reason=f"{doubt}: measure again, or --silence it")
-        return replace(pair, verdict="slower" if slower else "faster")
-    if 1 / (1 + margin) <= pair.ratio.low and pair.ratio.high <= 1 + margin:
-        return replace(pair, verdict="same")
-    return replace(pair, reason="the interval reaches across the margin; take more iterations or --launches")
+    verdict = verdict_of(pair.ratio, pair.p_adjusted, margin)
+    if verdict == "inconclusive":
+        return replace(pair, reason="the interval reaches across the margin; take more iterations or --launches")
+    if verdict != "same" and doubt:
+        return replace(pair, reason=f"{doubt}: measure again, or --silence it")
+    return replace(pair, verdict=verdict)
+
+
+def verdict_of(ratio: Estimate, p_adjusted: float | None, margin: float) -> str:
+    """What an interval and a rank test say, whatever else may be known."""
+    sure = p_adjusted is not None and p_adjusted < _ALPHA
+    if sure and ratio.is_above(1 + margin):
+        return "slower"
+    if sure and ratio.is_below(1 / (1 + margin)):
+        return "faster"
+    if ratio.low is not None and ratio.high is not None and 1 / (1 + margin) <= ratio.low and ratio.high <= 1 + margin:
+        return "same"
+    return "inconclusive"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from synthetic import constant, make_case, make_run
 
 from netbench.__main__ import run as netbench
-from netbench.compare.comparison import VERDICTS, Comparison, compare
+from netbench.compare.comparison import VERDICTS, Comparison, compare, verdict_of
 from netbench.compare.forest import forests
 from netbench.compare.ratios import Blocks, holm, rank_test, ratio
 from netbench.compare.report import FORMATS
@@ -250,14 +252,30 @@ def test_the_forest_has_a_row_a_case_and_the_margin(pair: tuple[Path, Path], tmp
     assert {path.suffix for path in (tmp_path / "plots").iterdir()} == {".png", ".svg"}
 
 
-def recorded() -> dict[str, list[Blocks]]:
-    """The headline times of runs of the same settings: series and case -> a run's rounds each."""
-    with (DATA / "same_settings.csv").open() as file:
-        times: dict[str, dict[str, dict[str, list[float]]]] = {}
-        for row in csv.DictReader(file):
-            runs = times.setdefault(f"{row['series']} {row['case_id']}", {})
-            runs.setdefault(row["run"], {}).setdefault(row["round"], []).append(float(row["time_ns"]))
-    return {
-        case: [Blocks(tuple(np.array(group) for group in run.values()), "round") for run in runs.values()]
-        for case, runs in times.items()
-    }
+def recorded(series: str) -> list[dict[str, Blocks]]:
+    """Runs of the same settings, as ``benchmarks/compare.py --record`` wrote them: case -> times, for each run."""
+    cases = json.loads((DATA / "same_settings.json").read_text())[series]
+    runs = range(len(next(iter(cases.values()))))
+    return [
+        {case: Blocks(tuple(np.array(block, float) for block in times[run]), "round") for case, times in cases.items()}
+        for run in runs
+    ]
+
+
+def verdicts(base: dict[str, Blocks], other: dict[str, Blocks]) -> list[str]:
+    adjusted = holm([rank_test(base[case], other[case]) for case in base])
+    return [verdict_of(ratio(base[case], other[case]), p, 0.05) for case, p in zip(base, adjusted, strict=True)]
+
+
+def test_the_same_settings_again_are_hardly_ever_slower() -> None:
+    runs = {series: recorded(series) for series in ("loopback", "lab")}
+    found = Counter(v for series in runs.values() for pair in pairwise(series) for v in verdicts(*pair))
+    assert min(map(len, runs.values())) >= 21
+    assert found["slower"] <= 0.05 * found.total()
+    assert found["faster"] <= 0.05 * found.total()
+
+
+def test_a_link_that_lost_a_fifth_is_found_in_every_run() -> None:
+    for base, other in pairwise(recorded("lab")):
+        slower = {case: Blocks(tuple(1.25 * group for group in one.groups), "round") for case, one in other.items()}
+        assert "slower" in verdicts(base, slower)
