@@ -508,11 +508,18 @@ def show(
     rate: Rate = "Gbit/s",
     line_rate: LineRate = None,
     silence: Silence = None,
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help="A rank a row: wire counters, round-trip times, clocks; table, csv or json.")
+    ] = False,
 ) -> None:
     """Print the results of runs: a case a row, with median time, its interval, and bandwidths."""
+    from netbench.listing import LISTINGS
     from netbench.metrics import RATES
-    from netbench.tables import FORMATS
+    from netbench.tables import FORMATS, rank_rows, rank_texts
 
+    if ranks:
+        _member("--format", LISTINGS, format).write(rank_rows(_runs(paths)), rank_texts, sys.stdout)
+        return
     chosen, unit = _member("--format", FORMATS, format), _member("--rate", RATES, rate)
     chosen.write(_runs(paths, line_rate, silence), unit.name, sys.stdout)
 

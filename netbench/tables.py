@@ -166,6 +166,34 @@ def _torchft_line(case: dict[Any, Any]) -> str:
     return f"{transport=} {device=} {iters=} {nelem=} {qps=} {gb=} {bandwidth_gbps=}"
 
 
+def rank_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """One row for each rank of each finished case: its host, its wire counters, its clock, its share of the machine."""
+    return [{"run_id": run.id, **row} for run in runs for row in _plain(run.ranks())]
+
+
+def rank_texts(row: Mapping[str, Any]) -> dict[str, str]:
+    """The main ones of a rank's facts for people."""
+
+    def shown(name: str, show: Callable[[Any], str] = str) -> str:
+        return _shown(row.get(name), show)
+
+    cpu, window = row.get("own_cpu_ns"), row.get("window_ns")
+    return {
+        "case": row["case_id"],
+        "rank": shown("rank"),
+        "host": shown("host"),
+        "sent": shown("wire_sent_bytes", about_bytes),
+        "received": shown("wire_received_bytes", about_bytes),
+        "retransmits": shown("retransmits"),
+        "rtt": shown("rtt_us", lambda us: about_seconds(us / 1e6)),
+        "least rtt": shown("least_rtt_us", lambda us: about_seconds(us / 1e6)),
+        "cwnd": shown("congestion_window"),
+        "control": shown("congestion_control"),
+        "CPUs": f"{cpu / window:.2f}" if cpu is not None and window else "",
+        "clock": shown("clock_offset_ns", lambda ns: f"{ns / 1e3:+.0f} us" if ns else "same"),
+    }
+
+
 def runs_table(paths: Iterable[Path]) -> Table:
     """One row a run: when, what became of it, how many cases are measured, and which question it answers.
 

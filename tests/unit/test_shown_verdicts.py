@@ -112,3 +112,13 @@ def test_options_reach_the_table(path: Path, capsys: pytest.CaptureFixture[str])
     assert "few_samples" in out
     assert "bimodal" not in out
     assert "85%" in out
+
+
+def test_ranks_have_a_row_each(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert netbench(["show", str(path), "--ranks", "--format", "json"]) == Exit.DONE
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["case_id"], row["rank"]) for row in rows] == [(c.id, r) for c in (GOOD, DOUBTFUL) for r in (0, 1)]
+    assert rows[0]["wire_sent_bytes"] == 40 * GOOD.transmit_bytes
+    assert netbench(["show", str(path), "--ranks"]) == Exit.DONE
+    assert "alpha" in capsys.readouterr().out
+    assert netbench(["show", str(path), "--ranks", "--format", "torchft"]) == Exit.USAGE
