@@ -30,7 +30,7 @@ figures: $(INSTALLED)
 wheel: $(INSTALLED)
 	rm -rf dist
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
-	$(BIN)/python -m zipfile -l dist/netbench-*.whl | grep -q netbench/configs/smoke.toml
+	$(BIN)/python -m zipfile -l dist/netbench-*.whl | grep netbench/configs/smoke.toml >/dev/null
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

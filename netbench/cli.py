@@ -215,7 +215,7 @@ def _print_end(folder: RunFolder) -> None:
     from netbench.tables import write_summary, write_table
 
     run = load_run(folder.path)
-    if not folder.finished():
+    if not folder.measured():
         return
     write_table([run], "Gbit/s", sys.stdout)
     sys.stdout.flush()

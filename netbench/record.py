@@ -179,6 +179,11 @@ class RunFolder:
         """Ids of the cases whose samples are on disk."""
         return {path.stem for path in self.samples.glob("*.parquet")}
 
+    def measured(self) -> dict[str, Path]:
+        """The samples of every case that there are any of, by id: of the unfinished ones what is on disk so far."""
+        partial = self.partial_file("").parent
+        return {path.stem: path for folder in (partial, self.samples) for path in folder.glob("*.parquet")}
+
     def read_manifest(self) -> Manifest:
         """Raises RecordError, naming the file, when it is missing, damaged or of a newer version."""
         try:

@@ -135,9 +135,9 @@ class Run:
             return self.manifest.source.hosts
         return list(dict.fromkeys(self.ranks()["host"].dropna()))
 
-    @property
+    @cached_property
     def done(self) -> set[str]:
-        """Ids of the cases that there are numbers of."""
+        """Ids of the cases that are finished."""
         return self.folder.finished() | set(self._quotes)
 
     @property
@@ -161,13 +161,14 @@ class Run:
 
     def iterations(self, case_id: str) -> Iterations:
         """The timed iterations of a finished case, rank by rank."""
-        return _samples(self.folder.sample_file(self._finished(case_id)))[2]
+        return _samples(self.folder.measured()[self._finished(case_id)])[2]
 
     def samples(self) -> pd.DataFrame:
-        """Every row of every finished case, warm-up iterations included, with all columns of the record."""
+        """Every row of every case, warm-up iterations included, with all columns of the record."""
         if not self._readings:
             return pd.DataFrame()
-        files = [_open(self.folder.sample_file(case_id)) for case_id in self._readings]
+        paths = self.folder.measured()
+        files = [_open(paths[case_id]) for case_id in self._readings]
         tables = [file.read([name for name in file.schema_arrow.names if name not in _CONSTANT]) for file in files]
         measured = pa.concat_tables(tables, promote_options="default").unify_dictionaries()
         # What is the same in all rows of a case is cheaper to repeat here than to read.
@@ -222,14 +223,15 @@ class Run:
 
     @cached_property
     def _readings(self) -> dict[str, _Reading]:
-        case_ids = sorted(self.folder.finished())
+        paths = dict(sorted(self.folder.measured().items()))
         # Most of the reading happens outside the interpreter's lock.
         with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)) + 1)) as pool:
-            readings = pool.map(lambda case_id: self._read(self.folder.sample_file(case_id)), case_ids)
-            return dict(zip(case_ids, readings, strict=True))
+            return dict(zip(paths, pool.map(self._read, paths.values()), strict=True))
 
     def _read(self, path: Path) -> _Reading:
         case, facts, measured = _samples(path, self.id)
+        if path.parent != self.folder.samples:
+            facts |= {"stop_reason": "unfinished"}
         times_ns = measured.times_ns
         beside = interference.find(facts.get("ranks", []), self._circumstances.machines, len(times_ns))
         return _Reading(case, facts, times_ns, describe(times_ns), iterations.find(measured), beside)
@@ -288,12 +290,12 @@ class Run:
         unmeasured = "not measured yet" if self.status == "running" else "the run ended before it"
         for case_id, case in cases.items():
             row = {"case_id": case_id, **vars(case), "variant": case.variant}
-            if case_id in self._readings:
+            if case_id in failures and case_id not in self.done:
+                yield row | {"status": "failed", "reason": failures[case_id]}
+            elif case_id in self._readings:
                 yield row | _findings(self._readings[case_id])
             elif case_id in self._quotes:
                 yield row | _quoted(self._quotes[case_id])
-            elif case_id in failures:
-                yield row | {"status": "failed", "reason": failures[case_id]}
             elif case_id in skips:
                 yield row | {"status": "skipped", "reason": skips.pop(case_id)}
             else:
@@ -302,8 +304,8 @@ class Run:
             yield {"case_id": skip_id, "status": "skipped", "reason": reason}
 
     def _finished(self, case_id: str) -> str:
-        if not self.folder.sample_file(case_id).is_file():
-            raise UsageError(f"{case_id!r} is not a finished case of {self.folder.path}")
+        if case_id not in self._readings:
+            raise UsageError(f"{case_id!r} is not a measured case of {self.folder.path}")
         return case_id
 
 

@@ -223,6 +223,14 @@ def few_samples(case: Row, circumstances: Circumstances) -> str | None:
     return f"the interval reaches {reach:.0%} from the median of {case['iterations']} iterations; use {way}"
 
 
+@_verdict("U")
+def unfinished(case: Row, circumstances: Circumstances) -> str | None:
+    """The run ended, or has not come so far, before the case had all its rounds and launches."""
+    if case["stop_reason"] != "unfinished":
+        return None
+    return f"{case['iterations']} iterations so far, with rounds to come; netbench sweep --resume goes on with it"
+
+
 @_verdict("1")
 def first_iteration(case: Row, circumstances: Circumstances) -> str | None:
     """The first timed iteration is unlike those after it: the warm-up was too short."""

@@ -21,6 +21,7 @@ from netbench.record import Manifest, RunFolder
 pytestmark = pytest.mark.e2e
 
 ITERATIONS, WARMUP = 6, 2
+ROUNDS = 2
 
 #: Modes in which every rank but one is sent S once; in the others each rank sends T.
 FROM_ONE = {"send", "broadcast"}
@@ -54,7 +55,13 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     """Every mode, in one launch of three ranks."""
     out = tmp_path_factory.mktemp("results")
     axes = {"modes": ",".join(MODES), "backends": "gloo,parallel_gloo", "streams": "1,3", "world_sizes": "2,3"}
-    numbers = {"sizes": "3MB", "iterations": str(ITERATIONS), "warmup": str(WARMUP), "timeout": "30s"}
+    numbers = {
+        "sizes": "3MB",
+        "iterations": str(ITERATIONS),
+        "warmup": str(WARMUP),
+        "rounds": str(ROUNDS),
+        "timeout": "30s",
+    }
     options = [word for key, value in (axes | numbers).items() for word in (f"--{key.replace('_', '-')}", value)]
     program = Program("sweep", *options, "--name", "e2e", "--out", str(out), AWS_SECRET_ACCESS_KEY=SECRET)
     try:
@@ -89,12 +96,14 @@ def test_every_rank_that_takes_part_has_a_row_for_each_iteration(ended: Ended) -
         table = ended.samples(case.id)
         ranks = range(2 if MODES[case.mode].pairwise else case.world_size)
         rows = list(zip(*(table[name].to_pylist() for name in ("rank", "phase", "iteration")), strict=True))
-        assert rows == [
+        assert sorted(rows) == sorted(
             (rank, phase, iteration)
             for rank in ranks
-            for phase, count in (("warmup", WARMUP), ("timed", ITERATIONS))
+            # The second round has a warm-up iteration of its own.
+            for phase, count in (("warmup", WARMUP + ROUNDS - 1), ("timed", ITERATIONS))
             for iteration in range(count)
-        ]
+        )
+        assert set(zip(table["launch"].to_pylist(), table["round"].to_pylist(), strict=True)) == {(1, 0), (1, 1)}
         assert set(table["case_id"].to_pylist()) == {case.id}
         assert min(table["duration_ns"].to_pylist()) > 0
 

@@ -213,8 +213,20 @@ def test_a_strange_manifest_is_named(tmp_path: Path, content: str, complaint: st
 
 def test_a_case_that_was_not_finished_has_no_times(tmp_path: Path) -> None:
     run = load_run(make_run(tmp_path / "run", [CASE]).path)
-    with pytest.raises(UsageError, match="'nothing' is not a finished case"):
+    with pytest.raises(UsageError, match="'nothing' is not a measured case"):
         run.times("nothing")
+
+
+def test_a_case_with_rounds_to_come_shows_what_there_is_and_says_so(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", [CASE])
+    folder.partial_file("").parent.mkdir()
+    folder.sample_file(CASE.id).rename(folder.partial_file(CASE.id))
+    run = load_run(folder.path)
+    [row] = run.summaries().to_dict("records")
+    assert (row["status"], row["median_ns"], row["stop_reason"]) == ("ok", 1e6, "unfinished")
+    assert "unfinished" in row["verdicts"]
+    assert len(run.samples()) == 2 * 23
+    assert run.done == set()
 
 
 def test_a_run_without_a_finished_case_can_be_read(tmp_path: Path) -> None:

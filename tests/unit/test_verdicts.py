@@ -87,6 +87,7 @@ EARNED: dict[str, tuple[dict[str, Any], Circumstances, str]] = {
     "bimodal": ({"modes_apart": 14.0, "fast_mode_ns": 50e6, "slow_mode_ns": 75e6}, TWO_HOSTS, "50% of the iterations"),
     "trend": ({"trend": -0.3, "trend_p": 1e-6}, TWO_HOSTS, "30% faster"),
     "few_samples": ({"low_ns": 40e6, "stop_reason": "budget"}, TWO_HOSTS, "38% from the median"),
+    "unfinished": ({"stop_reason": "unfinished"}, TWO_HOSTS, "40 iterations so far"),
     "first_iteration": ({"first_ratio": 5.0}, TWO_HOSTS, "5.0 times"),
     "above_line_rate": ({}, run_on("alpha", "beta", line_bit_s=0.8e9), "131% of the payload ceiling"),
     "link_bound": ({}, run_on("alpha", "beta", line_bit_s=1.05e9), "100% of the payload ceiling"),
