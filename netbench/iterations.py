@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from netbench.statistics import Nanoseconds, headline_ns
+from netbench.statistics import Nanoseconds, headline_ns, quantile
 
 #: Columns of the samples that are read for it, where the record has them; the first records have neither the launch,
 #: nor the round, nor the switches.
@@ -163,9 +163,9 @@ def _among_ranks(iterations: Iterations) -> Iterator[tuple[str, Any]]:
 
 
 def _among_launches(iterations: Iterations) -> Iterator[tuple[str, Any]]:
-    launches = iterations.launches()
-    medians = np.array([np.median(times) for times in launches])
-    widths = np.array([np.subtract(*np.quantile(times, (0.75, 0.25))) for times in launches])
+    launches = [np.sort(times) for times in iterations.launches()]
+    medians = np.array([quantile(times, 0.5) for times in launches])
+    widths = np.array([quantile(times, 0.75) - quantile(times, 0.25) for times in launches])
     yield "launches", len(launches)
     yield "within_launch_spread", float(np.mean(widths / medians))
     if len(launches) > 1:
@@ -227,4 +227,4 @@ def two_modes(times_ns: Nanoseconds) -> Modes:
     if ordered[0] == ordered[-1]:
         return Modes(None, None, None, None)
     apart = distance / max(width, 1e-3)  # a clock of nanoseconds makes heaps without any width
-    return Modes(apart, float(np.median(ordered[:cut])), float(np.median(ordered[cut:])), (count - cut) / count)
+    return Modes(apart, quantile(ordered[:cut], 0.5), quantile(ordered[cut:], 0.5), (count - cut) / count)

@@ -354,8 +354,8 @@ def _samples(path: Path, run_id: str | None = None) -> tuple[Case, dict[str, Any
         names = set(file.schema_arrow.names)
         known = [name for name in iterations.COLUMNS if name in names]
         table = file.read([*known, "phase"], use_threads=False)
-        timed = table.filter(pa.compute.equal(table["phase"].cast(pa.string()), "timed"))
-        columns = {name: timed[name].to_numpy() for name in known}
+        timed = pa.compute.equal(table["phase"].cast(pa.string()), "timed").to_numpy()
+        columns = {name: table[name].to_numpy()[timed] for name in known}
         count = len(columns["duration_ns"])
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
         raise RecordError(f"{path}: is damaged: {error}") from None
@@ -366,7 +366,8 @@ def _samples(path: Path, run_id: str | None = None) -> tuple[Case, dict[str, Any
         raise RecordError(f"{path}: belongs to another run, {written_by}")
     if not count:
         raise RecordError(f"{path}: is empty: it has no timed iteration")
-    ranks, each = len(MODES[case.mode].participants(case.world_size)), len(np.unique(columns["iteration"]))
+    ranks = len(MODES[case.mode].participants(case.world_size))
+    each = int(np.count_nonzero(columns["rank"] == columns["rank"][0]))
     if count != ranks * each:
         raise RecordError(f"{path}: is damaged: {count} rows for {each} iterations of {ranks} ranks")
     offsets_ns = {rank["rank"]: rank.get("clock_offset_ns") or 0 for rank in facts.get("ranks", [])}
