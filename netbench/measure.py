@@ -17,7 +17,7 @@ from netbench.modes import Buffers, Mode, Step
 from netbench.payload import POISON, Payload
 from netbench.record import MEASURED
 
-#: What MEASURED has after ``duration_ns``, of this process so far, over all of its threads.
+#: What MEASURED has after ``duration_ns``, of this process, over all of its threads.
 Usage = tuple[int, int, int, int, int]
 
 
@@ -28,7 +28,8 @@ def time_iterations(
     operation: Callable[[], None],
     *,
     clock: Callable[[], int] = time.monotonic_ns,
-    usage: Callable[[], Usage] | None = None,
+    usage: Callable[[], Any] | None = None,
+    used: Callable[[Any, Any], Usage] | None = None,
     between: Callable[[], None] = lambda: None,
 ) -> np.ndarray:
     """Runs ``count`` iterations and returns int64 of shape (count, len(MEASURED)), launch and round left at 0.
@@ -36,7 +37,7 @@ def time_iterations(
     Between the two clock readings stands the operation and nothing else. ``between`` is called after each iteration,
     outside of them: pauses and signs of life belong there.
     """
-    usage = usage or process_usage
+    usage, used = usage or process_usage, used or used_between
     samples = np.full((count, len(MEASURED)), -1, np.int64)
     gc.collect()
     gc.disable()
@@ -47,18 +48,29 @@ def time_iterations(
             start = clock()
             operation()
             stop = clock()
-            used = [late - early for early, late in zip(before, usage(), strict=True)]
-            samples[index] = (index, warmup, 0, 0, start, stop - start, *used)
+            after = usage()
+            samples[index] = (index, warmup, 0, 0, start, stop - start, *used(before, after))
             between()
     finally:
         gc.enable()
     return samples
 
 
-def process_usage() -> Usage:
-    """CPU time, page faults and context switches of the whole process, Gloo's own threads included."""
-    now = resource.getrusage(resource.RUSAGE_SELF)
-    return int(now.ru_utime * 1e9), int(now.ru_stime * 1e9), now.ru_minflt, now.ru_nvcsw, now.ru_nivcsw
+def process_usage() -> Any:
+    """What the whole process has used so far, Gloo's own threads included. It stands between a barrier and the clock,
+    so it is the bare call, and ``used_between`` makes numbers of it afterwards."""
+    return resource.getrusage(resource.RUSAGE_SELF)
+
+
+def used_between(early: Any, late: Any) -> Usage:
+    """CPU time, page faults and context switches from one reading to the next."""
+    return (
+        round((late.ru_utime - early.ru_utime) * 1e9),
+        round((late.ru_stime - early.ru_stime) * 1e9),
+        late.ru_minflt - early.ru_minflt,
+        late.ru_nvcsw - early.ru_nvcsw,
+        late.ru_nivcsw - early.ru_nivcsw,
+    )
 
 
 def make_operation(

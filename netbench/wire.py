@@ -63,6 +63,13 @@ def paths(descriptors: Iterable[int]) -> dict[str, Any]:
     }
 
 
+def use_congestion_control(descriptors: Iterable[int], name: str) -> None:
+    """Raises OSError when the kernel does not have it, or does not allow it."""
+    for descriptor in descriptors:
+        with _Borrowed(descriptor) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+
+
 def traffic(descriptors: Iterable[int]) -> Traffic | None:
     """What these connections have carried since they were opened; None where the kernel does not tell."""
     sent = received = retransmits = 0

@@ -49,6 +49,7 @@ class Story:
             self.operation,
             clock=self.clock,
             usage=self.usage,
+            used=lambda early, late: tuple(after - before for before, after in zip(early, late, strict=True)),
             between=self.between,
         )
 
