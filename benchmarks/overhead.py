@@ -1,12 +1,12 @@
 """What netbench's own loop adds to the time of an operation, against a loop written by hand.
 
-Two ranks on loopback run both loops over the same Gloo group and tensors, alternating in one process, iteration by
+Two ranks on loopback run both loops over the same Gloo group and tensors, alternating in one process, a few iterations at a time
 iteration: on few cores a small operation runs at one of two speeds (about 0.2 or 3.5 ms) for a while at a time, and
 blocks of one loop would meet the one and blocks of the other the other. The hand loop is the least one could write:
 barrier, clock, operation, wait, clock. Printed for each size: the hand loop's median of the slowest rank's times; the
 median of what netbench's loop took more than the hand loop just beside it; and that as a ratio, with its 95 % interval.
 
-    OMP_NUM_THREADS=1 python benchmarks/overhead.py [--rounds 500] [--iterations 1]
+    OMP_NUM_THREADS=1 python benchmarks/overhead.py [--rounds 80] [--iterations 10]
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def rank_main(rank: int, port: int, rounds: int, iterations: int, congestion_con
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=500)
-    parser.add_argument("--iterations", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=80)
+    parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument(
         "--congestion-control", default="", metavar="NAME", help="such as cubic, for this run's sockets"
     )

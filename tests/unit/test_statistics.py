@@ -96,6 +96,8 @@ def test_the_interval_of_a_median_holds_it_in_95_of_100(count: int, draw: str) -
     assert held >= binom.ppf(1e-4, tries, 0.95)
 
 
-@given(st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=50), st.sampled_from([0.25, 0.5, 0.75, 0.95, 0.99]))
+@given(
+    st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=50), st.sampled_from([0.25, 0.5, 0.75, 0.95, 0.99])
+)
 def test_a_quantile_of_sorted_samples_is_numpys(samples: list[int], share: float) -> None:
     assert quantile(np.sort(samples), share) == pytest.approx(float(np.quantile(samples, share)), rel=1e-12)
