@@ -1,10 +1,10 @@
 """What netbench's own loop adds to the time of an operation, against a loop written by hand.
 
-Two ranks on loopback run both loops over the same Gloo group and tensors, alternating in one process, a few iterations at a time
-iteration: on few cores a small operation runs at one of two speeds (about 0.2 or 3.5 ms) for a while at a time, and
-blocks of one loop would meet the one and blocks of the other the other. The hand loop is the least one could write:
-barrier, clock, operation, wait, clock. Printed for each size: the hand loop's median of the slowest rank's times; the
-median of what netbench's loop took more than the hand loop just beside it; and that as a ratio, with its 95 % interval.
+Two ranks on loopback run both loops over the same Gloo group and tensors, alternating in one process in short turns:
+on few cores a small operation runs at one of two speeds (about 0.2 or 3.5 ms) for a while at a time, and long turns of
+one loop would meet the one and those of the other the other. The hand loop is the least one could write: barrier,
+clock, operation, wait, clock. Printed for each size: the hand loop's median of the slowest rank's times; the median of
+what netbench's loop took more than the hand loop just beside it; and that as a ratio, with its 95 % interval.
 
     OMP_NUM_THREADS=1 python benchmarks/overhead.py [--rounds 80] [--iterations 10]
 """
