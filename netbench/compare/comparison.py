@@ -65,6 +65,8 @@ def compare(base: Run, other: Run, margin: float = 0.05, across: Collection[str]
 
 
 def _pair(base: Run, other: Run, case: Case, across: Collection[str]) -> Pair:
+    if base.manifest.source is not None or other.manifest.source is not None:
+        return _pair_of_headlines(base, other, case)
     if refused := _refusal(base, other, case, across):
         return Pair(case.id, "not compared", refused)
     before, after = (Blocks.of(run.iterations(case.id)) for run in (base, other))
@@ -74,11 +76,23 @@ def _pair(base: Run, other: Run, case: Case, across: Collection[str]) -> Pair:
     return Pair(case.id, "inconclusive", "", before.median_ns, after.median_ns, estimate, p, None, blocks)
 
 
+def _pair_of_headlines(base: Run, other: Run, case: Case) -> Pair:
+    """Where a run has only what its source told: the ratio, and no verdict, since nothing is known of its spread."""
+    times = {}
+    for run in (base, other):
+        table = run.summaries()
+        [time_ns] = table.loc[(table["case_id"] == case.id) & (table["status"] == "ok"), "median_ns"].tolist() or [None]
+        if time_ns is None:
+            return Pair(case.id, "not compared", f"not measured in {run.id}")
+        times[run.id] = float(time_ns)
+    before, after = times[base.id], times[other.id]
+    reason = "a number that was imported or quoted has no iterations, so there is no interval"
+    return Pair(case.id, "inconclusive", reason, before, after, Estimate(after / before, None, None))
+
+
 def _refusal(base: Run, other: Run, case: Case, across: Collection[str]) -> str:
     """Why two numbers of one id cannot be set against each other, or nothing."""
     for run in (base, other):
-        if run.manifest.source is not None:
-            return f"{run.id} is {run.status}: it has no iterations"
         if case.id not in run.done:
             near = [one for one in run.manifest.cases if _like(one) == _like(case) and one.variant != case.variant]
             there = f"; there it is {near[0].variant or 'float32, as usual'}" if near else ""
@@ -112,7 +126,7 @@ def _judged(pair: Pair, margin: float, doubt: str) -> Pair:
     if pair.ratio is None:
         return pair
     if pair.ratio.low is None or pair.ratio.high is None:
-        return replace(pair, reason="too few iterations: 6 are the least")
+        return replace(pair, reason=pair.reason or "too few iterations: 6 are the least")
     verdict = verdict_of(pair.ratio, pair.p_adjusted, margin)
     if verdict == "inconclusive":
         return replace(pair, reason="the interval reaches across the margin; take more iterations or --launches")

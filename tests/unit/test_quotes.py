@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from synthetic import make_case
+from synthetic import make_case, make_run
 
+from netbench.compare.comparison import compare
 from netbench.errors import RecordError
 from netbench.figures import draw
 from netbench.quotes import Quote, read_quotes, write_quotes
@@ -97,3 +98,14 @@ def test_a_damaged_table_is_refused_with_its_line(quoted: Run, found: str, put: 
     path.write_text(path.read_text().replace(found, put))
     with pytest.raises(RecordError, match=complaint):
         load_run(quoted.folder.path).summaries()
+
+
+def test_it_is_compared_by_its_numbers_and_not_judged(quoted: Run, tmp_path: Path) -> None:
+    measured = load_run(make_run(tmp_path / "measured", [MEDIAN.case, make_case(tensor_bytes=16)]).path)  # 1 ms each
+    pairs = {pair.case_id: pair for pair in compare(quoted, measured).pairs}
+    both = pairs[MEDIAN.case.id]
+    assert both.ratio is not None
+    assert (both.verdict, both.ratio.value, both.ratio.low) == ("inconclusive", pytest.approx(20), None)
+    assert "no interval" in both.reason
+    assert pairs[WRONG.case.id].verdict == "not compared"
+    assert pairs[MEAN.case.id].reason == "not measured in measured"
