@@ -11,10 +11,11 @@ The bus factors are those of nccl-tests' PERFORMANCE.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from netbench.model import Case, Point
 from netbench.registry import Registry
 
 if TYPE_CHECKING:
@@ -70,8 +71,6 @@ class Mode:
     messages: ClassVar[int] = 1
     #: The input is overwritten by a sum, so timed iterations run on zeros, which cannot overflow.
     accumulates: ClassVar[bool] = False
-    #: What Gloo transmits over T, where its algorithm is not the ideal one.
-    gloo_overhead: ClassVar[int] = 1
 
     def message_ratio(self, world_size: int) -> Fraction:
         """S as a multiple of tensor_bytes."""
@@ -121,6 +120,17 @@ class Mode:
 
 #: The field writes both; netbench's own word is the one without the underscore.
 MODES: Registry[Mode] = Registry("mode", aliases={"all_reduce": "allreduce", "allgather": "all_gather"})
+
+
+def sized(point: Point, tensor_bytes: int) -> Case:
+    """The case of ``point`` in which each rank passes in ``tensor_bytes``; S and T follow by the mode's formulas."""
+    mode = MODES[point.mode]
+    return Case(
+        **asdict(point),
+        tensor_bytes=tensor_bytes,
+        message_bytes=int(tensor_bytes * mode.message_ratio(point.world_size)),
+        transmit_bytes=int(tensor_bytes * mode.transmit_ratio(point.world_size)),
+    )
 
 
 def _mode(cls: type[Mode]) -> type[Mode]:
@@ -274,7 +284,6 @@ class ReduceScatter(Mode):
     """Each rank ends with its block of the element-wise sum; Gloo runs an allreduce and sends twice T."""
 
     name = "reduce_scatter"
-    gloo_overhead = 2
 
     def transmit_ratio(self, world_size: int) -> Fraction:
         return Fraction(world_size - 1, world_size)

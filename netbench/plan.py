@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import product
 
@@ -14,7 +14,7 @@ from netbench.config import SweepConfig
 from netbench.errors import UsageError, did_you_mean
 from netbench.lab.spec import LabSpec
 from netbench.model import AUTO, DTYPES, EXACT_RANKS, Case, Point, Skip, whole_elements
-from netbench.modes import MODES
+from netbench.modes import MODES, sized
 from netbench.units import format_bytes
 
 
@@ -130,10 +130,4 @@ def _case(point: Point, size: int, sizes_of: str) -> Case | str:
     if elements == 0:
         least = format_bytes(math.ceil(block * itemsize * ratio))
         return f"{format_bytes(size)} is less than the least size, {least} of {point.dtype}"
-    tensor_bytes = elements * itemsize
-    return Case(
-        **asdict(point),
-        tensor_bytes=tensor_bytes,
-        message_bytes=int(tensor_bytes * mode.message_ratio(world_size)),
-        transmit_bytes=int(tensor_bytes * mode.transmit_ratio(world_size)),
-    )
+    return sized(point, elements * itemsize)

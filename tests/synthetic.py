@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from netbench.model import DTYPES, Case, Skip
-from netbench.modes import MODES
+from netbench.model import DTYPES, Case, Point, Skip
+from netbench.modes import MODES, sized
 from netbench.record import MEASURED, Failure, Manifest, RunFolder, samples_table, write_samples
 
 #: Gives the durations in ns of a case, shape (ranks, iterations).
@@ -27,18 +27,8 @@ def make_case(
     **axes: Any,
 ) -> Case:
     assert tensor_bytes % DTYPES[dtype] == 0
-    formulas = MODES[mode]
-    return Case(
-        mode=mode,
-        backend=backend,
-        streams=streams,
-        world_size=world_size,
-        dtype=dtype,
-        **axes,
-        tensor_bytes=tensor_bytes,
-        message_bytes=int(tensor_bytes * formulas.message_ratio(world_size)),
-        transmit_bytes=int(tensor_bytes * formulas.transmit_ratio(world_size)),
-    )
+    point = Point(mode=mode, backend=backend, streams=streams, world_size=world_size, dtype=dtype, **axes)
+    return sized(point, tensor_bytes)
 
 
 def constant(duration_ns: int) -> Durations:

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from netbench.errors import UsageError
-from netbench.model import DTYPES, Case
-from netbench.modes import MODES
+from netbench.model import DTYPES, Case, Point
+from netbench.modes import MODES, sized
 from netbench.quotes import Quote
 
 
@@ -81,16 +81,8 @@ def exact_case(
     block = itemsize * formulas.block(world_size)
     if tensor_bytes <= 0 or tensor_bytes % block:
         raise Misread(line, f"{tensor_bytes} bytes are no tensor of {dtype} for {mode} of {world_size} ranks")
-    return Case(
-        mode=mode,
-        backend=backend,
-        streams=streams,
-        world_size=world_size,
-        dtype=dtype,
-        tensor_bytes=tensor_bytes,
-        message_bytes=int(tensor_bytes * formulas.message_ratio(world_size)),
-        transmit_bytes=int(tensor_bytes * formulas.transmit_ratio(world_size)),
-    )
+    point = Point(mode=mode, backend=backend, streams=streams, world_size=world_size, dtype=dtype)
+    return sized(point, tensor_bytes)
 
 
 def strict_json(text: str) -> Any:

@@ -73,9 +73,7 @@ class Lab:
             holder.wait()
             raise
         finally:
-            for stream in (holder.stdout, holder.stderr):
-                if stream is not None:
-                    stream.close()
+            _close_pipes(holder)
 
     @property
     def entry(self) -> LabEntry:
@@ -123,9 +121,7 @@ def up(spec: LabSpec) -> LabEntry:
         holder.wait()
         raise
     finally:
-        for stream in (holder.stdout, holder.stderr):
-            if stream is not None:
-                stream.close()
+        _close_pipes(holder)
 
 
 def down(name: str) -> None:
@@ -179,6 +175,12 @@ def _start_holder(spec: LabSpec, stay: bool) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,  # a Ctrl-C in the terminal reaches the owner alone
     )
+
+
+def _close_pipes(holder: subprocess.Popen[str]) -> None:
+    for stream in (holder.stdout, holder.stderr):
+        if stream is not None:
+            stream.close()
 
 
 def _await_entry(holder: subprocess.Popen[str]) -> LabEntry:
