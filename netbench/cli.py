@@ -321,9 +321,8 @@ def explain(
         given_too = ", ".join(f"--{key}" for key in options) or "--dry-run"
         raise UsageError(f"{path}: names a run that is there already; leave out {given_too}")
     from netbench.explain.report import explain, write_report, write_verdicts
-    from netbench.summary import load_run
 
-    explanation = explain(load_run(path))
+    explanation = explain(_run_at(path))
     write_verdicts(explanation, sys.stdout)
     sys.stdout.flush()
     print(f"report: {write_report(explanation)}\nin {about_seconds(time.monotonic() - begun)}", file=sys.stderr)
@@ -366,14 +365,14 @@ def tune(
         given_too = ", ".join(f"--{key.replace('_', '-')}" for key in options)
         raise UsageError(f"{path}: names a run that is there already; leave out {given_too}")
     from netbench import tune as tuner
-    from netbench.summary import load_run
     from netbench.tuning import write_table
 
-    found, findings = tuner.tune(load_run(path))
+    run = _run_at(path)
+    found, findings = tuner.tune(run)
     for line in tuner.lines(findings):
         print(line)
     sys.stdout.flush()
-    target = table or path / "tuning.json"
+    target = table or run.folder.path / "tuning.json"
     write_table(target, found)
     print(f"table: {target}\nuse it: NETBENCH_TUNING={shlex.quote(str(target))}", file=sys.stderr)
 

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from netbench.errors import UsageError, did_you_mean
+from netbench.record import write_atomically
 
 #: The schedules of each operation; ``gloo`` is Gloo's own, run on one part of the tensor per stream.
 SCHEDULES: Mapping[str, tuple[str, ...]] = {
@@ -194,7 +195,8 @@ def read_table(path: Path) -> TuningTable:
 
 
 def write_table(path: Path, table: TuningTable) -> None:
-    path.write_text(table.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    """Raises StorageError, naming the file, when it cannot be written."""
+    write_atomically(path, table.model_dump_json(indent=2).encode() + b"\n")
 
 
 class Measurement(NamedTuple):

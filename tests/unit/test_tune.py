@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from synthetic import constant, make_case, make_run, write_case
 
-from netbench.errors import UsageError
+from netbench.errors import StorageError, UsageError
 from netbench.model import Case
 from netbench.summary import Run, load_run
 from netbench.tune import lines, tune
@@ -75,6 +75,12 @@ def test_only_one_stream_pays_where_only_the_order_does(tmp_path: Path) -> None:
     said = list(lines(tune(run)[1]))
     assert "1.50 [1.50, 1.50]" in said[1]
     assert said[-1].startswith("More streams gain nothing here")
+
+
+def test_a_table_that_cannot_be_written_names_its_file(tmp_path: Path) -> None:
+    table, _ = tune(tried(tmp_path, {("gloo", 1, LARGE): 9000, ("parallel_gloo", 1, LARGE): 6000}))
+    with pytest.raises(StorageError, match=r"nowhere/tuning\.json: cannot be written"):
+        write_table(tmp_path / "nowhere" / "tuning.json", table)
 
 
 def test_without_plain_gloo_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
