@@ -142,13 +142,13 @@ def sweep(
 
 def _runnable(settings: configuration.SweepConfig, plan: Plan, place: str = "--interface") -> Plan:
     """What this host can run of ``plan``; ``place`` is where the interface was named. Raises UsageError."""
-    from netbench.environment import check_interface
+    from netbench.interfaces import choose
     from netbench.sweep import fit_to_memory
 
     if settings.interface and settings.lab:
         raise UsageError(f"--interface: {settings.interface!r} and a lab exclude each other; its hosts have their own")
     if settings.interface:
-        check_interface(settings.interface, place)
+        choose(settings.interface, None, None, {}, name_from=place)
     return fit_to_memory(plan)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 import netbench
-from netbench.errors import UsageError, did_you_mean
+from netbench.interfaces import Host, Interface
 
 #: Variables that change what is measured. The NCCL and GLOO ones hold names of interfaces and numbers.
 _VARIABLES = ("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG", "TORCH_DISTRIBUTED_USE_TORCHCOMMS")
@@ -82,37 +82,16 @@ def of_host(interface: str) -> dict[str, Any]:
 
 def of_interface(name: str) -> dict[str, Any]:
     """The interface that Gloo is bound to. Speed is in Mbit/s, as the driver says; null where it does not."""
-    stats = psutil.net_if_stats().get(name)
-    addresses = [
-        address.address
-        for address in psutil.net_if_addrs().get(name, [])
-        if address.family in (socket.AF_INET, socket.AF_INET6)
-    ]
+    one = Host().interfaces().get(name, Interface(name, ()))
     driver = Path(f"/sys/class/net/{name}/device/driver")
     return {
         "name": name,
-        "addresses": addresses,
-        "mtu_bytes": stats.mtu if stats else None,
-        "speed_mbit_per_s": stats.speed or None if stats else None,
+        "addresses": list(map(str, one.addresses)),
+        "mtu_bytes": one.mtu_bytes,
+        "speed_mbit_per_s": one.speed_mbit_s,
         "driver": driver.resolve().name if driver.exists() else None,
-        "kind": "loopback" if "loopback" in (stats.flags if stats else "") else "network",
+        "kind": "loopback" if one.loopback else "network",
     }
-
-
-def check_interface(name: str, asked_by: str) -> None:
-    """``asked_by`` is the option or the key that named it.
-
-    Raises UsageError when this host has no interface of that name that is up and has an address.
-    """
-    known = psutil.net_if_addrs()
-    if name not in known:
-        raise UsageError(
-            f"{asked_by}: this host has no interface {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})"
-        )
-    if not psutil.net_if_stats()[name].isup:
-        raise UsageError(f"{asked_by}: {name!r} is down; bring it up or choose another of {', '.join(known)}")
-    if not of_interface(name)["addresses"]:
-        raise UsageError(f"{asked_by}: {name!r} has no IP address; give it one or choose another of {', '.join(known)}")
 
 
 def _variables(environment: Iterable[str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     (["sweep", "--world-sizes", "two"], ["--world-sizes", "two", "whole numbers from 1"]),
     (["sweep", "--dtypes", "float23"], ["--dtypes", "'float23'", "did you mean 'float32'?"]),
     (["sweep", "--timeout", "soon"], ["--timeout", "'soon'", "30s"]),
-    (["sweep", "--interface", "nope0"], ["--interface", "'nope0'", "known: "]),
+    (["sweep", "--interface", "nope0"], ["--interface", "'nope0'", " has: "]),
     (["sweep", "--only", "nothing-like-it"], ["--only", "'nothing-like-it'"]),
     (["sweep", "smok"], ["'smok'", "did you mean 'smoke'?"]),
     (["sweep", "gone.toml"], ["gone.toml", "no such file"]),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import namedtuple
 
 import psutil
 import pytest
 
 import netbench
 from netbench import environment
-from netbench.errors import UsageError
 
 SECRET = "do-not-record-me-8f3a"
 
@@ -57,29 +55,3 @@ def test_ranks_are_gathered_by_host_in_the_order_of_their_first_rank() -> None:
         {"host": "beta", "ranks": [0, 2], "cpus": 2},
         {"host": "alpha", "ranks": [1], "cpus": 8},
     ]
-
-
-def test_an_interface_that_is_up_and_has_an_address_will_do(loopback: str) -> None:
-    environment.check_interface(loopback, "--interface")
-
-
-Stats = namedtuple("Stats", "isup mtu speed flags")
-
-
-@pytest.mark.parametrize(
-    ("asked", "up", "words"),
-    [
-        ("eth1", True, ["no interface 'eth1'", "did you mean 'eth0'?", "known: eth0"]),
-        ("eth0", False, ["'eth0' is down"]),
-        ("eth0", True, ["'eth0' has no IP address"]),
-    ],
-)
-def test_an_interface_that_will_not_do_is_refused_with_those_that_exist(
-    asked: str, up: bool, words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": []})
-    monkeypatch.setattr(psutil, "net_if_stats", lambda: {"eth0": Stats(up, 1500, 0, "up")})
-    with pytest.raises(UsageError) as refused:
-        environment.check_interface(asked, "--interface")
-    assert str(refused.value).startswith("--interface: ")
-    assert all(word in str(refused.value) for word in words)
