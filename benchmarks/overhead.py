@@ -50,7 +50,7 @@ def hand_loop(group: dist.ProcessGroupGloo, barrier: Callable[[], None], tensor:
 
 def rank_main(rank: int, port: int, rounds: int, iterations: int, congestion_control: str) -> None:
     store = dist.TCPStore("127.0.0.1", port, RANKS, is_master=rank == 0, timeout=timedelta(seconds=60))
-    wiring = Wiring(store, rank, RANKS, "lo", 60.0)
+    wiring = Wiring(store, rank, RANKS, "127.0.0.1", 60.0)
     control = Control(gloo_group(wiring, "control"), 60.0)
     lanes = BACKENDS["gloo"].open(wiring, 1)
     control.barrier()

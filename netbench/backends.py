@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Wiring:
-    """What a rank needs to join its peers: ``store`` is unique to the groups opened through it."""
+    """What a rank needs to join its peers: ``store`` is unique to the groups opened through it, ``address`` is the
+    rank's own, which they are bound to."""
 
     store: Any
     rank: int
     world_size: int
-    interface: str
+    address: str
     timeout_s: float
 
 
@@ -71,11 +72,11 @@ def _backend(cls: type[Backend]) -> type[Backend]:
 
 
 def gloo_group(wiring: Wiring, prefix: str, devices: int = 1, threads: int = 1) -> Any:
-    """One ProcessGroupGloo of its own, bound to the wiring's interface, with its timeout set."""
+    """One ProcessGroupGloo of its own, bound to the wiring's address, with its timeout set."""
     from torch.distributed import PrefixStore, ProcessGroupGloo
 
     options = ProcessGroupGloo._Options()
-    options._devices = [ProcessGroupGloo.create_device(interface=wiring.interface) for _ in range(devices)]
+    options._devices = [ProcessGroupGloo.create_device(hostname=wiring.address) for _ in range(devices)]
     options._threads = threads
     options._timeout = timedelta(seconds=wiring.timeout_s)
     return ProcessGroupGloo(PrefixStore(prefix, wiring.store), wiring.rank, wiring.world_size, options)
@@ -108,7 +109,7 @@ class ParallelGloo(Backend):
 
         options = ParallelOptions(
             streams=None if streams == AUTO else streams,
-            interface=wiring.interface,
+            address=wiring.address,
             timeout=timedelta(seconds=wiring.timeout_s),
         )
         group = ParallelProcessGroup(options=options)
@@ -179,7 +180,7 @@ class Tcp(Backend):
     def open(self, wiring: Wiring, streams: int) -> Lanes:
         from netbench.tcp import connect
 
-        groups = connect(wiring.store, wiring.rank, wiring.world_size, wiring.interface, streams, wiring.timeout_s)
+        groups = connect(wiring.store, wiring.rank, wiring.world_size, wiring.address, streams, wiring.timeout_s)
         return Lanes([Lane(group) for group in groups])
 
 

@@ -6,6 +6,7 @@ lists and dry runs answer at once.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -104,6 +105,20 @@ def sweep(
     pause: Annotated[str | None, _axis("pause", "Between iterations, as 0.1 or 100ms.")] = None,
     timeout: Annotated[str | None, _axis("timeout", "Limit of one operation, as 60 or 60s.")] = None,
     interface: Annotated[str | None, _axis("interface", "What Gloo is bound to; lo unless given.")] = None,
+    subnet: Annotated[str | None, _axis("subnet", "On each host the interface with an address in it.")] = None,
+    launcher: Annotated[str | None, _axis("launcher", "What starts the ranks on other hosts.")] = None,
+    hosts: Annotated[str | None, _axis("hosts", "For ssh: the hosts, as a,b,c; the first has rank 0.")] = None,
+    nnodes: Annotated[str | None, _axis("nnodes", "How many hosts take part; 1 unless given.")] = None,
+    node_rank: Annotated[
+        int | None,
+        typer.Option(metavar="K", min=0, help="Which of them this is; 0 leads and has the record, the rest join it."),
+    ] = None,
+    nproc_per_node: Annotated[str | None, _axis("nproc_per_node", "Ranks on each host; 1 on several.")] = None,
+    rdzv_endpoint: Annotated[
+        str | None, _axis("rdzv_endpoint", "Where they meet: an address of node 0's host, as host0:29400.")
+    ] = None,
+    join_timeout: Annotated[str | None, _axis("join_timeout", "How long hosts wait for each other.")] = None,
+    remote_python: Annotated[str | None, _axis("remote_python", "Python with netbench on the other hosts.")] = None,
     lab: Annotated[str | None, _axis("lab", "Run in emulated hosts with a known link, as 4x200mbit.")] = None,
     seed: Annotated[str | None, _axis("seed", "Fixes the random order of the cases.")] = None,
     name: Annotated[str | None, _axis("name", "A word in the run's id.")] = None,
@@ -114,6 +129,9 @@ def sweep(
         typer.Option(metavar="CASE_ID_OR_GLOB", help="Run only these cases, as 'allreduce-*-n2-*'."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print cases and skips; start nothing.")] = False,
+    print_launch: Annotated[
+        bool, typer.Option("--print-launch", help="Print the commands that would start the ranks; start nothing.")
+    ] = False,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Run what is missing in this run, and repeat nothing.")
     ] = None,
@@ -124,32 +142,82 @@ def sweep(
     if rigorous:
         options = configuration.RIGOROUS | options
     if resume is not None:
+        if node_rank:
+            raise UsageError("--resume: node 0 has the run; start the others with netbench join")
         given_too = [*options, *(["CONFIG.toml"] if config else []), *(["only"] if only else [])]
         if given_too:
             raise UsageError(f"--resume: takes everything from the run itself; leave out {', '.join(given_too)}")
         _resume(resume, dry_run)
         return
     settings = configuration.resolve(configuration.preset(config) if config else _default(), options)
+    if node_rank:
+        raise typer.Exit(_join(settings, node_rank))
     plan = make_plan(settings)
     if only:
         plan = plan.only(only)
     plan = _runnable(settings, plan, "--interface" if interface else f"{config}: sweep.interface")
-    if dry_run:
+    if print_launch:
+        from netbench.crew import launch_commands
+
+        for line in launch_commands(settings, plan.world_size):
+            print(line)
+    elif dry_run:
         _print_plan(plan)
     else:
         _run(*_new_run(settings, plan))
 
 
+def _join(settings: configuration.SweepConfig, node_rank: int) -> int:
+    """Takes part in the sweep that node 0 leads; gives the exit code that it ends with."""
+    from netbench.join import Member
+
+    if settings.rdzv_endpoint is None:
+        raise UsageError(f"--node-rank: node {node_rank} must know where node 0 is; give --rdzv-endpoint HOST:PORT")
+    if node_rank >= (settings.nnodes or 1):
+        raise UsageError(f"--node-rank: {node_rank} is not one of {settings.nnodes or 1} nodes; they count from 0")
+    member = Member(settings.rdzv_endpoint, node_rank, settings.interface, settings.subnet)
+    return member.run(settings.join_timeout)
+
+
+@app.command()
+def join(
+    endpoint: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where node 0 of the sweep is.")],
+    node_rank: Annotated[
+        int | None, typer.Option(metavar="K", min=1, help="Which node this is; as the scheduler or node 0 says.")
+    ] = None,
+    interface: Annotated[str | None, typer.Option(help="What Gloo is bound to here, if not as on node 0.")] = None,
+    subnet: Annotated[str | None, typer.Option(help="Its address is in this one, if not as on node 0.")] = None,
+    host_name: Annotated[
+        str | None, typer.Option(help="What the record calls this host; its own name by default.")
+    ] = None,
+    join_timeout: Annotated[str, typer.Option(help="How long node 0 is waited for.")] = "300s",
+) -> None:
+    """Take part in a sweep that another host leads, until it ends; what --launcher ssh and slurm start on each host."""
+    from netbench.join import Member, node_rank_here
+    from netbench.units import parse_seconds
+
+    rank = node_rank_here() if node_rank is None else node_rank
+    limit_s = _read("--join-timeout", parse_seconds, join_timeout)
+    raise typer.Exit(Member(endpoint, rank, interface, subnet, host_name).run(limit_s))
+
+
 def _runnable(settings: configuration.SweepConfig, plan: Plan, place: str = "--interface") -> Plan:
     """What this host can run of ``plan``; ``place`` is where the interface was named. Raises UsageError."""
     from netbench.interfaces import choose
+    from netbench.launch import LAUNCHERS, check_alone
     from netbench.sweep import fit_to_memory
 
-    if settings.interface and settings.lab:
-        raise UsageError(f"--interface: {settings.interface!r} and a lab exclude each other; its hosts have their own")
-    if settings.interface:
-        choose(settings.interface, None, None, {}, name_from=place)
-    return fit_to_memory(plan)
+    launcher = LAUNCHERS[settings.launcher]
+    check_alone(settings)
+    if settings.lab:
+        for key, value in (("--interface", settings.interface), ("--subnet", settings.subnet)):
+            if value:
+                raise UsageError(f"{key}: {value!r} and a lab exclude each other; its hosts have their own")
+        if launcher.nodes(settings) > 1:
+            raise UsageError(f"--lab: {settings.lab} is on one host, and excludes others")
+    else:
+        choose(settings.interface, settings.subnet, launcher.peer(settings), os.environ, name_from=place)
+    return fit_to_memory(plan, launcher.nodes(settings))
 
 
 def _new_run(settings: configuration.SweepConfig, plan: Plan) -> tuple[RunFolder, Manifest]:

@@ -11,8 +11,10 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_serializer
 
 from netbench.backends import BACKENDS
+from netbench.endpoint import format_endpoint, parse_endpoint
 from netbench.errors import UsageError, did_you_mean
 from netbench.lab.spec import LabSpec
+from netbench.launch import LAUNCHERS
 from netbench.model import AUTO, DTYPES, MALLOCS, SIZE_KINDS
 from netbench.modes import MODES
 from netbench.registry import Registry
@@ -128,6 +130,17 @@ def _lab(value: object) -> object:
     return value if value is None else str(LabSpec.parse(str(value)))
 
 
+def _host(item: object) -> Iterable[str]:
+    # It becomes an argument of ssh, which must not take it for an option.
+    if not isinstance(item, str) or not re.fullmatch(r"[A-Za-z0-9_.][A-Za-z0-9_.:@%-]{0,252}", item):
+        raise ValueError(f"{item!r} is not a host; write it as ssh takes it: host1 or user@10.0.0.2")
+    return [item]
+
+
+def _endpoint(value: object) -> object:
+    return value if value is None else format_endpoint(*parse_endpoint(str(value)))
+
+
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Count = Annotated[int, BeforeValidator(_no_truth)]
 
@@ -163,6 +176,14 @@ class SweepConfig(BaseModel):
     pause: Seconds = Field(0.0, ge=0, le=3600)
     timeout: Seconds = Field(60.0, gt=0, le=86400)
     interface: str | None = Field(None, min_length=1)
+    subnet: str | None = Field(None, min_length=1)
+    launcher: Annotated[str, BeforeValidator(lambda value: _choice("launcher", LAUNCHERS)(value)[0])] = "local"
+    nnodes: Annotated[int, BeforeValidator(_no_truth), Field(ge=1, le=1024)] | None = None
+    nproc_per_node: Annotated[int, BeforeValidator(_no_truth), Field(ge=1, le=1024)] | None = None
+    hosts: Annotated[list[str], _each(_host)] | None = None
+    rdzv_endpoint: Annotated[str | None, BeforeValidator(_endpoint)] = None
+    join_timeout: Seconds = Field(300.0, gt=0, le=86400)
+    remote_python: str | None = Field(None, min_length=1)
     lab: Annotated[str | None, BeforeValidator(_lab)] = None
     seed: Count = Field(0, ge=0, lt=2**63)
     out: str = Field("results", min_length=1)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -57,7 +58,13 @@ class Display:
         self.done = self.total - len(remaining)
         self._weights = {case.id: _weight(case) for case in remaining}
 
-    def launching(self, world_size: int) -> None: ...
+    def waiting(self, text: str) -> None:
+        """Called again and again while other hosts are waited for."""
+
+    def launching(self, ranks: int, hosts: Sequence[str]) -> None: ...
+
+    def hosts(self, hosts: Sequence[Mapping[str, Any]]) -> None:
+        """Who is there, as the record has it: a host an entry."""
 
     def started(self, case: Case) -> None:
         self._first = self._first or time.monotonic()
@@ -101,8 +108,19 @@ def _weight(case: Case) -> float:
 class PlainDisplay(Display):
     """One line a finished case; for logs and pipes."""
 
-    def launching(self, world_size: int) -> None:
-        print(f"starting {world_size} ranks", file=sys.stderr, flush=True)
+    _waited_for = ""
+
+    def waiting(self, text: str) -> None:
+        if text != self._waited_for:
+            self._waited_for = text
+            print(text, file=sys.stderr, flush=True)
+
+    def launching(self, ranks: int, hosts: Sequence[str]) -> None:
+        print(_starting(ranks, hosts), file=sys.stderr, flush=True)
+
+    def hosts(self, hosts: Sequence[Mapping[str, Any]]) -> None:
+        if len(hosts) > 1:
+            print("\n".join(_host_lines(hosts)), file=sys.stderr, flush=True)
 
     def row(self, row: Row) -> None:
         outcome = row.note or f"{row.time}  {row.algbw}"
@@ -133,8 +151,16 @@ class LiveDisplay(Display):
         self._begun = time.monotonic()
         self._live.start()
 
-    def launching(self, world_size: int) -> None:
-        self._under_way = f"starting {world_size} ranks"
+    def waiting(self, text: str) -> None:
+        self._under_way = text
+
+    def launching(self, ranks: int, hosts: Sequence[str]) -> None:
+        self._under_way = _starting(ranks, hosts)
+
+    def hosts(self, hosts: Sequence[Mapping[str, Any]]) -> None:
+        if len(hosts) > 1:
+            for line in _host_lines(hosts):
+                self._live.console.print(line, markup=False, highlight=False)
 
     def started(self, case: Case) -> None:
         super().started(case)
@@ -162,6 +188,20 @@ class LiveDisplay(Display):
         for row in self._rows:
             table.add_row(row.case.id, row.time, row.algbw, row.note)
         return Group(table, self._progress)
+
+
+def _starting(ranks: int, hosts: Sequence[str]) -> str:
+    return f"starting {ranks} ranks" + (f" on {len(hosts)} hosts" if len(hosts) > 1 else "")
+
+
+def _host_lines(hosts: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = []
+    for entry in hosts:
+        interface = entry["interface"]
+        mtu = f"MTU {interface['mtu_bytes']}" if interface["mtu_bytes"] else "MTU unknown"
+        ranks = ", ".join(map(str, entry["ranks"]))
+        lines.append(f"  {entry['host']}: rank {ranks}, {interface['name']} {entry.get('address', '')}, {mtu}")
+    return lines
 
 
 def make_display() -> Display:

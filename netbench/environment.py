@@ -42,9 +42,9 @@ _SYSCTLS = (
 _PACKAGES = ("torch", "numpy", "pyarrow")
 
 
-def of_rank(rank: int, host: str, interface: str) -> dict[str, Any]:
+def of_rank(rank: int, host: str, interface: str, address: str) -> dict[str, Any]:
     """Who this rank is, and what is known of the host it runs on."""
-    return {"rank": rank, "host": host, "environment": of_host(interface)}
+    return {"rank": rank, "host": host, "environment": of_host(interface) | {"address": address}}
 
 
 def by_host(ranks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Where a rank runs: its host's name, and the interface that its groups are bound to."""
+    """Where a rank runs: its host's name, and the interface and address that its groups are bound to."""
 
     host: str
     interface: str
+    address: str
 
 
 class Job(BaseModel):
@@ -47,7 +48,15 @@ class Job(BaseModel):
     seed: int = 0
     pause_s: float
     timeout_s: float
-    interface: str
+    #: Where the groups are bound on the host that this copy of the job is for.
+    interface: str = "lo"
+    address: str = "127.0.0.1"
+    #: The host's name; as it calls itself unless given.
+    host: str | None = None
+    #: How many hosts there are, which of them this copy is for, and how many ranks each has.
+    nodes: int = 1
+    node_rank: int = 0
+    ranks_per_node: int
     malloc: str = "default"
     #: The lab's specification, where the ranks run in one.
     lab: str | None = None
@@ -70,13 +79,21 @@ class Job(BaseModel):
         order = random.Random(f"{self.seed}/{self.repetition}/{round}")
         return order.sample(self.cases, len(self.cases))
 
+    def rank(self, local_rank: int) -> int:
+        """The rank of a process by its place on its host.
+
+        Ranks go round the hosts, so that neighbours are on different ones and rank 0 is on node 0; torchrun would fill
+        one host after the other, and two ranks would talk inside of one.
+        """
+        return local_rank * self.nodes + self.node_rank
+
     def move(self, rank: int) -> Place:
         """Brings this process to where its rank belongs, before it has opened a socket, and says where that is."""
         if not self.lab_hosts:
-            return Place(socket.gethostname(), self.interface)
+            return Place(self.host or socket.gethostname(), self.interface, self.address)
         host = self.lab_hosts[rank]
         host.enter()
-        return Place(host.name, host.interface)
+        return Place(host.name, host.interface, host.address)
 
 
 def read_job(path: Path) -> Job:

@@ -13,6 +13,7 @@ from netbench.backends import BACKENDS
 from netbench.config import SweepConfig
 from netbench.errors import UsageError, did_you_mean
 from netbench.lab.spec import LabSpec
+from netbench.launch import LAUNCHERS
 from netbench.model import AUTO, DTYPES, EXACT_RANKS, Case, Point, Skip, whole_elements
 from netbench.modes import MODES, sized
 from netbench.units import format_bytes
@@ -60,6 +61,7 @@ class Plan:
 def make_plan(config: SweepConfig) -> Plan:
     """Every point of ``config``'s axes in reading order, as a case or as a skip with its reason."""
     lab = LabSpec.parse(config.lab) if config.lab else None
+    nodes = LAUNCHERS[config.launcher].nodes(config)
     cases: dict[str, Case] = {}
     skips: list[Skip] = []
     # In rising order, of several sizes that become the same bytes the exact one comes first and is the case.
@@ -67,7 +69,11 @@ def make_plan(config: SweepConfig) -> Plan:
         asked = point.id_with(
             format_bytes(size) if config.sizes_of == "tensor" else f"{config.sizes_of}={format_bytes(size)}"
         )
-        outcome = _refusal(point, lab, config.interface) or _case(point, size, config.sizes_of)
+        outcome = (
+            _refusal(point, lab, config.interface)
+            or _crowded(point, config, nodes)
+            or _case(point, size, config.sizes_of)
+        )
         if isinstance(outcome, Case) and outcome.id in cases:
             outcome = f"the same bytes as {outcome.id}"
         if isinstance(outcome, Case):
@@ -117,6 +123,14 @@ def _refusal(point: Point, lab: LabSpec | None, interface: str | None) -> str | 
     if point.streams == AUTO and not BACKENDS[point.backend].chooses_streams:
         return f"{point.backend} cannot choose the stream count by itself; give it a number"
     return BACKENDS[point.backend].refusal(mode, point.streams, point.world_size)
+
+
+def _crowded(point: Point, config: SweepConfig, nodes: int) -> str | None:
+    """Why the hosts have no rank for all of a point's; one host has as many as it takes, unless told otherwise."""
+    each = config.nproc_per_node or (point.world_size if nodes == 1 else 1)
+    if point.world_size <= nodes * each:
+        return None
+    return f"{nodes} hosts with {each} ranks each have no {point.world_size} ranks; see --nproc-per-node"
 
 
 def _case(point: Point, size: int, sizes_of: str) -> Case | str:

@@ -159,8 +159,14 @@ class RunFolder:
     def quotes(self) -> Path:
         return self.path / "quoted.csv"
 
-    def log(self, launch: int) -> Path:
-        return self.logs / f"launch-{launch}.log"
+    def log(self, launch: int, node_rank: int = 0) -> Path:
+        """What torchrun and the ranks of one host wrote; the names of other hosts' logs say which."""
+        return self.logs / (f"launch-{launch}.node-{node_rank}.log" if node_rank else f"launch-{launch}.log")
+
+    @property
+    def nodes_log(self) -> Path:
+        """What the programs wrote that started netbench on other hosts."""
+        return self.logs / "nodes.log"
 
     def job(self, launch: int) -> Path:
         return self.logs / f"launch-{launch}.job.json"

@@ -30,6 +30,7 @@ class ParallelOptions:
     ``schedule``: where an operation has a schedule of this name, always that one; ``gloo`` is Gloo's own.
     ``tuning``: what ``netbench tune`` found; it decides everything, unless ``streams`` is given.
     ``interface``: the network interface to bind to; None takes Gloo's default, GLOO_SOCKET_IFNAME included.
+    ``address``: the IP address to bind to, where an interface has several; it goes before ``interface``.
     ``timeout``: the limit of one whole operation, and of connecting.
     """
 
@@ -38,6 +39,7 @@ class ParallelOptions:
     schedule: str | None = None
     tuning: TuningTable | None = None
     interface: str | None = None
+    address: str | None = None
     timeout: timedelta = timedelta(minutes=30)
 
     def __post_init__(self) -> None:
@@ -109,7 +111,9 @@ def open_stream(store: Store, rank: int, world_size: int, options: ParallelOptio
     interface = options.interface
     if interface is None and (names := os.environ.get("GLOO_SOCKET_IFNAME")):
         interface = names.split(",")[0]
-    if interface is not None:
+    if options.address is not None:
+        gloo._devices = [_Gloo.create_device(hostname=options.address)]
+    elif interface is not None:
         gloo._devices = [_Gloo.create_device(interface=interface)]
     else:
         gloo._devices = [_Gloo.create_default_device()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -16,6 +15,7 @@ from typing import Any
 import netbench
 from netbench import memory
 from netbench.config import SweepConfig
+from netbench.crew import Crew
 from netbench.display import Display
 from netbench.errors import LaunchError, NetbenchError, RecordError, Stopped
 from netbench.events import EventReader
@@ -23,8 +23,8 @@ from netbench.job import Job
 from netbench.lab import Lab, LabSpec
 from netbench.launch import LAUNCHERS, Launcher
 from netbench.model import Case, Skip
+from netbench.nodes import Node, UnderWay
 from netbench.plan import Plan
-from netbench.processes import end
 from netbench.record import Failure, LabFacts, Launch, Manifest, RunFolder, create_run_folder, visits_done
 from netbench.signals import stopping
 from netbench.units import about_seconds
@@ -43,10 +43,10 @@ _START_LIMIT_S, _START_LIMIT_PER_RANK_S = 120.0, 5.0
 _SILENCE_S = 60.0
 
 
-def fit_to_memory(plan: Plan) -> Plan:
-    """The plan with what does not fit into this host's memory turned into skips."""
+def fit_to_memory(plan: Plan, nodes: int = 1) -> Plan:
+    """The plan with what does not fit into this host's memory, with its share of the ranks, turned into skips."""
     free = memory.free_bytes()
-    reasons = {case.id: memory.refusal(case, case.world_size, free) for case in plan.cases}
+    reasons = {case.id: memory.refusal(case, -(-case.world_size // nodes), free) for case in plan.cases}
     return plan.without(Skip(case, reason) for case, reason in reasons.items() if reason)
 
 
@@ -90,14 +90,19 @@ class Sweep:
         self.folder = folder
         self.manifest = manifest
         self.display = display
-        self.launcher = launcher or LAUNCHERS["local"]
         self.config = SweepConfig.model_validate(manifest.config)
+        self.launcher = launcher or LAUNCHERS[self.config.launcher]
         self._cases = {case.id: case for case in manifest.cases}
         self._lab = Lab(LabSpec.parse(self.config.lab)) if self.config.lab else None
 
     def run(self) -> None:
         """Measures what is not on disk yet. Raises Stopped, LaunchError or StorageError; the record stays usable."""
-        with self.folder.lock(), stopping(), self._lab or nullcontext():
+        with (
+            self.folder.lock(),
+            stopping(),
+            self._lab or nullcontext(),
+            Crew(self.config, self.launcher, self.folder, self._lab) as self._crew,
+        ):
             self.manifest.status, self.manifest.ended_at = "running", None
             # A new attempt: what failed before may work now, and what did not fit may fit.
             self.manifest.failures = []
@@ -137,6 +142,7 @@ class Sweep:
 
     def _launch(self, cases: Sequence[Case]) -> None:
         """Runs one launch to its end and books how its cases ended: one at least, else it raises LaunchError."""
+        nodes = self._crew.assemble(self.display.waiting)
         job = Job(
             run_id=self.manifest.run_id,
             launch=len(self.manifest.launches) + 1,
@@ -157,18 +163,15 @@ class Sweep:
             seed=self.config.seed,
             pause_s=self.config.pause,
             timeout_s=self.config.timeout,
-            interface=self.config.interface or "lo",
+            ranks_per_node=self._crew.ranks_per_node(max(case.world_size for case in cases)),
             lab=self.config.lab,
             lab_hosts=list(self._lab.hosts) if self._lab else [],
         )
-        self.display.launching(job.world_size)
-        command = self.launcher.command(job, self._lab.switch.address if self._lab else "127.0.0.1")
-        if self._lab:
-            command = self._lab.switch.command(command)
-        process = self.launcher.start(job, command)
-        launch = Launch(number=job.launch, command=command, started_at=datetime.now(UTC))
+        self.display.launching(job.ranks_per_node * len(nodes), [node.seat.host for node in nodes])
+        under_way = self._crew.start(job, nodes)
+        launch = Launch(number=job.launch, command=under_way.command, started_at=datetime.now(UTC))
         self.manifest.launches.append(launch)
-        follower = _Follower(self, job, process)
+        follower = _Follower(self, job, under_way)
         try:
             self._save()
             launch.reason = follower.follow()
@@ -176,8 +179,8 @@ class Sweep:
             launch.reason = str(stopped)
             raise
         finally:
-            end(process)
-            launch.exit_code, launch.ended_at = process.returncode, datetime.now(UTC)
+            under_way.end()
+            launch.exit_code, launch.ended_at = under_way.poll(), datetime.now(UTC)
         if launch.reason and follower.under_way:
             self._book_failure(follower.under_way, launch)
         if not follower.has_news and follower.under_way is None:
@@ -198,6 +201,7 @@ class Sweep:
         case = self._cases.get(event.get("case_id", ""))
         if event["event"] == "hosts":
             self.manifest.environment = event["hosts"]
+            self.display.hosts(event["hosts"])
             self._save()
         elif case is None:
             return
@@ -216,10 +220,10 @@ class Sweep:
 class _Follower:
     """Follows one launch by its events until it ends, by itself or because it has gone silent."""
 
-    def __init__(self, sweep: Sweep, job: Job, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, sweep: Sweep, job: Job, under_way: UnderWay) -> None:
         self._sweep = sweep
         self._job = job
-        self._process = process
+        self._launched = under_way
         self._events = EventReader(sweep.folder.events(job.launch))
         self._last_sign = time.monotonic()
         self._limit_s = _START_LIMIT_S + _START_LIMIT_PER_RANK_S * job.world_size
@@ -232,17 +236,16 @@ class _Follower:
     def follow(self) -> str:
         """Returns why the launch ended early, or nothing when it ran to its end."""
         while True:
-            ended = self._process.poll() is not None
+            code = self._launched.poll()
             self._hear()
-            if ended:
-                return "" if self._process.returncode == 0 else self._why()
+            if code is not None:
+                return self._why(code) if code else ""
             if self._is_broken_for_good():
-                return self._why()
+                return self._why(None)
             silent_s = time.monotonic() - self._last_sign
             if silent_s > self._limit_s:
                 return f"no sign of life from rank 0 for {about_seconds(silent_s)}; the launch was ended"
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_POLL_S)
+            self._launched.wait(_POLL_S)
 
     def _is_broken_for_good(self) -> bool:
         """Whether a rank has reported its end, and all had time to follow it."""
@@ -262,11 +265,15 @@ class _Follower:
                 self.has_news = True
             self._sweep.heard(event)
 
-    def _why(self) -> str:
-        """The first cause to be found: a rank that a signal ended, the first error of a rank, or the end of the log."""
+    def _why(self, code: int | None) -> str:
+        """The first cause to be found: a host that has gone, a rank that a signal ended, the first error of a rank, or
+        the end of a log."""
         folder, launch = self._sweep.folder, self._job.launch
-        log = folder.log(launch).read_text(encoding="utf-8", errors="replace")
-        if killed := _killed_ranks(log):
+        if losses := self._launched.losses:
+            return "; ".join(losses)
+        logs = self._launched.logs()
+        killed = [text for node, log in logs.items() for text in _killed_ranks(log, node, len(logs))]
+        if killed:
             return "; ".join(killed)
         reports = []
         for report in folder.rank_errors(launch):
@@ -276,16 +283,17 @@ class _Follower:
             # A rank that lost its peer says so at once; the peer's own reason is the cause.
             cause = min(reports, key=lambda report: ("Connection closed" in report["error"], report["at"]))
             return f"rank {cause['rank']} on {cause['host']}: {_one_line(cause['error'])}"
-        last = [line for line in log.splitlines() if line.strip()][-3:]
-        return f"the workers ended with exit code {self._process.returncode}: {_one_line(' / '.join(last))}"
+        last = [line for log in logs.values() for line in log.splitlines() if line.strip()][-3:]
+        return f"the workers ended with exit code {code}: {_one_line(' / '.join(last))}"
 
 
-def _killed_ranks(log: str) -> list[str]:
+def _killed_ranks(log: str, node: Node, nodes: int) -> list[str]:
     """Ranks that torchrun's report says a signal ended, other than by torchrun's own clearing up."""
-    found = re.findall(r"rank\s*:\s*(\d+) \(local_rank[^\n]*\n\s*exitcode\s*:\s*-(\d+) \(pid: (\d+)\)", log)
+    found = re.findall(r"\(local_rank: (\d+)\)\n\s*exitcode\s*:\s*-(\d+) \(pid: (\d+)\)", log)
     return [
-        f"rank {rank} (pid {pid}) was ended by {signal.Signals(int(number)).name}"
-        for rank, number, pid in found
+        f"rank {int(local_rank) * nodes + node.rank} (pid {pid} on {node.seat.host}) was ended by "
+        f"{signal.Signals(int(number)).name}"
+        for local_rank, number, pid in found
         if int(number) != signal.SIGTERM
     ]
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-import psutil
 import torch
 
 _HELLO = struct.Struct("=II")
@@ -119,11 +118,14 @@ class TcpGroup:
         return self._engine.start(Message(self._engine, self.peers[peer], tensors[0], sending=False))
 
 
-def connect(store: Any, rank: int, world_size: int, interface: str, streams: int, timeout_s: float) -> list[TcpGroup]:
-    """``streams`` groups over all ranks, each with connections of its own. Raises RuntimeError after ``timeout_s``."""
+def connect(store: Any, rank: int, world_size: int, address: str, streams: int, timeout_s: float) -> list[TcpGroup]:
+    """``streams`` groups over all ranks, each with connections of its own, bound to this rank's ``address``.
+
+    Raises RuntimeError after ``timeout_s``.
+    """
     engine = Engine()
     groups = [TcpGroup(rank, world_size, engine) for _ in range(streams)]
-    family, address = _address(interface)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, 0), family=family, backlog=streams * world_size) as server:
         server.settimeout(timeout_s)
         store.set(f"tcp{rank}", f"{address} {server.getsockname()[1]}")
@@ -131,7 +133,7 @@ def connect(store: Any, rank: int, world_size: int, interface: str, streams: int
             for peer in range(rank):
                 where, port = store.get(f"tcp{peer}").decode().split()
                 for index, group in enumerate(groups):
-                    connection = socket.create_connection((where, int(port)), timeout_s)
+                    connection = socket.create_connection((where, int(port)), timeout_s, (address, 0))
                     connection.sendall(_HELLO.pack(rank, index))
                     group.peers[peer] = _ready(connection)
             for _ in range(streams * (world_size - 1 - rank)):
@@ -148,10 +150,3 @@ def _ready(connection: socket.socket) -> socket.socket:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setblocking(False)
     return connection
-
-
-def _address(interface: str) -> tuple[socket.AddressFamily, str]:
-    for entry in psutil.net_if_addrs()[interface]:
-        if entry.family in (socket.AF_INET, socket.AF_INET6):
-            return entry.family, entry.address
-    raise RuntimeError(f"interface {interface} has no IP address")

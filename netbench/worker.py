@@ -24,7 +24,7 @@ import numpy as np
 import torch.distributed as dist
 from torch.distributed import PrefixStore
 
-from netbench import clocks, environment, memory, wire
+from netbench import clocks, environment, memory, preflight, wire
 from netbench.backends import BACKENDS, Lanes, Wiring, gloo_group, tensor_maker
 from netbench.control import Control
 from netbench.events import EventWriter
@@ -78,7 +78,7 @@ class Worker:
 
     def wiring(self, purpose: str, world_size: int, timeout_s: float) -> Wiring:
         prefix = f"launch{self.job.launch}/{purpose}/n{world_size}"
-        return Wiring(PrefixStore(prefix, self._store), self.rank, world_size, self.place.interface, timeout_s)
+        return Wiring(PrefixStore(prefix, self._store), self.rank, world_size, self.place.address, timeout_s)
 
     def control(self, world_size: int) -> Control:
         if world_size not in self._controls:
@@ -125,12 +125,12 @@ class Worker:
         return self._visits[case.id]
 
     def _memory_refusal(self, case: Case, control: Control) -> str | None:
-        # The hosts of a lab share one machine, and so its memory.
-        machines = control.tell_all([socket.gethostname(), memory.free_bytes()])
-        ranks_on = Counter(machine for machine, _ in machines)
-        for machine, free in machines:
+        # The hosts of a lab share one kernel, and so its memory.
+        machines = control.tell_all([clocks.boot_id(), self.place.host, memory.free_bytes()])
+        ranks_on = Counter(machine for machine, *_ in machines)
+        for machine, host, free in machines:
             if reason := memory.refusal(case, ranks_on[machine], free):
-                return f"{machine}: {reason}"
+                return f"{host}: {reason}"
         return None
 
     def _measure(
@@ -274,19 +274,20 @@ def main(job_path: Path) -> None:
     die_with_parent(signal.SIGKILL)
     job = read_job(job_path)
     folder = RunFolder(job.run_folder)
-    rank, case_id = int(os.environ["RANK"]), ""
+    rank, case_id = job.rank(int(os.environ["LOCAL_RANK"])), ""
     events = EventWriter(folder.events(job.launch) if rank == 0 else None)
     try:
         events.tell("up")
         place = job.move(rank)
-        store, rank, world_size = next(dist.rendezvous("env://", timeout=timedelta(seconds=_START_LIMIT_S)))
-        assert world_size >= job.world_size, f"{job.world_size} ranks needed, {world_size} started"
+        limit = timedelta(seconds=_START_LIMIT_S)
+        store, _, world_size = next(dist.rendezvous("env://", timeout=limit))
+        preflight.meet(store, rank, world_size, place, job, limit)
         worker = Worker(job, place, store, rank, events)
         everybody = Control(gloo_group(worker.wiring("all", world_size, _IDLE_LIMIT_S), "all"), _START_LIMIT_S)
-        hosts = everybody.tell_all(environment.of_rank(rank, place.host, place.interface))
+        hosts = everybody.tell_all(environment.of_rank(rank, place.host, place.interface, place.address))
         events.tell("hosts", hosts=environment.by_host(hosts))
         boots = everybody.tell_all(clocks.boot_id())
-        worker.clock = clocks.offset(everybody.group, rank, boots, timedelta(seconds=_START_LIMIT_S))
+        worker.clock = clocks.offset(everybody.group, rank, boots, limit)
         done = everybody.tell_all([worker.rounds_done(case) for case in job.cases] if rank == 0 else [])[0]
         rounds_done = {case.id: count for case, count in zip(job.cases, done, strict=True)}
         # A collection before each batch of iterations took 0.1 s over torch's own objects: a third of a case's budget.
@@ -298,7 +299,7 @@ def main(job_path: Path) -> None:
                     worker.visit(case, round)
         everybody.meet(_IDLE_LIMIT_S)
     except BaseException as error:  # noqa: BLE001 - whatever ends this rank, the parent must learn of it
-        _report(folder.rank_error(job.launch, rank), rank, case_id, error)
+        _report(folder.rank_error(job.launch, rank), rank, job.host or socket.gethostname(), case_id, error)
         sys.stderr.flush()
         # A group with a dead peer can block in its destructor, so no destructor is run.
         os._exit(1)
@@ -306,13 +307,13 @@ def main(job_path: Path) -> None:
     os._exit(0)
 
 
-def _report(path: Path, rank: int, case_id: str, error: BaseException) -> None:
+def _report(path: Path, rank: int, host: str, case_id: str, error: BaseException) -> None:
     import traceback
 
     traceback.print_exception(error)
     report = {
         "rank": rank,
-        "host": socket.gethostname(),
+        "host": host,
         "case_id": case_id,
         "at": time.time(),
         "error": f"{type(error).__name__}: {error}",

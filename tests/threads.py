@@ -35,7 +35,7 @@ class World:
         self._pool = ThreadPoolExecutor(world_size)
 
     def wiring(self, rank: int, purpose: str) -> Wiring:
-        return Wiring(PrefixStore(purpose, self._store), rank, self.world_size, LOOPBACK, self.timeout_s)
+        return Wiring(PrefixStore(purpose, self._store), rank, self.world_size, "127.0.0.1", self.timeout_s)
 
     def meet(self) -> None:
         """A barrier that touches no network."""

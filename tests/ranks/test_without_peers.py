@@ -40,7 +40,7 @@ def seconds_until_error(wait: Callable[[], object]) -> float:
 def test_a_peer_that_never_connects_is_an_error_within_the_limit(backend: str) -> None:
     world = World(2)
     wiring = world.wiring(0, "alone")
-    short = Wiring(wiring.store, 0, 2, wiring.interface, LIMIT_S)
+    short = Wiring(wiring.store, 0, 2, wiring.address, LIMIT_S)
     broken.append(world)
     assert seconds_until_error(lambda: BACKENDS[backend].open(short, 2)) < LIMIT_S + 5
 

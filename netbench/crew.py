@@ -1,0 +1,196 @@
+"""The nodes of a sweep under way: brought together before the first launch, and again when one has gone."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from netbench import torchrun
+from netbench.config import SweepConfig
+from netbench.endpoint import format_endpoint, parse_endpoint
+from netbench.errors import Exit, LaunchError, NetbenchError
+from netbench.interfaces import Choice, choose
+from netbench.job import Job
+from netbench.lab import Lab
+from netbench.launch import LAUNCHERS, Launcher, Starter
+from netbench.nodes import JoinedNode, LocalNode, Node, Reception, Seat, UnderWay, Welcome
+from netbench.processes import die_with_parent, end
+from netbench.record import RunFolder
+
+
+class Crew:
+    """All nodes, node 0 first, within a ``with`` block; with the block the others are told how the sweep ended."""
+
+    def __init__(self, config: SweepConfig, launcher: Launcher, folder: RunFolder, lab: Lab | None) -> None:
+        self._config = config
+        self._launcher = launcher
+        self._folder = folder
+        self._lab = lab
+        self._count = launcher.nodes(config)
+        self._nodes: dict[int, Node] = {}
+        self._starters: list[tuple[Starter, subprocess.Popen[bytes] | None]] = []
+        self._reception: Reception | None = None
+        self._closing = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Raises UsageError when this host's part cannot be made."""
+        if self._lab:
+            switch = self._lab.switch
+            seat = Seat(host=socket.gethostname(), interface=switch.interface, address=switch.address, store_port=0)
+            self._nodes[0] = LocalNode(0, seat, switch)
+            return self
+        chosen = choose(self._config.interface, self._config.subnet, self._launcher.peer(self._config), os.environ)
+        if self._launcher.leads_and_works(self._config):
+            self._nodes[0] = LocalNode(0, Seat.here(socket.gethostname(), chosen))
+        if self._count > len(self._nodes):
+            port = parse_endpoint(self._config.rdzv_endpoint)[1] if self._config.rdzv_endpoint else 0
+            self._reception = Reception(chosen.address, port)
+            self._closing.callback(self._reception.close)
+            starters = self._launcher.starters(self._config, self._reception.endpoint)
+            self._starters = [(starter, None) for starter in starters]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        text, code = "well", Exit.DONE
+        if isinstance(error, NetbenchError):
+            text, code = str(error), error.exit_code
+        text += f"; the record is on {socket.gethostname()}: {self._folder.path.absolute()}"
+        for node in self._nodes.values():
+            node.end()
+            if isinstance(node, JoinedNode):
+                node.leave(text=text, code=int(code))
+        for _, process in self._starters:
+            if process is not None:
+                end(process)
+        self._closing.close()
+
+    def assemble(self, waiting: Callable[[str], None]) -> list[Node]:
+        """Every node, after those that are missing have come. ``waiting`` is told whom is waited for.
+
+        Raises LaunchError, naming who is missing, or the host that cannot take part and why.
+        """
+        lost = [node.loss for node in self._nodes.values() if node.loss]
+        self._nodes = {rank: node for rank, node in self._nodes.items() if not node.loss}
+        missing = set(range(self._count)) - set(self._nodes)
+        if missing:
+            assert self._reception is not None
+            self._start(missing)
+
+            place = self._reception.endpoint
+
+            def still() -> str | None:
+                absent = missing - set(self._nodes)
+                waiting(f"waiting at {place} for node {', '.join(map(str, sorted(absent)))}")
+                return self._vain(absent)
+
+            try:
+                for node in self._reception.gather(missing, self._offer, self._config.join_timeout, still):
+                    self._nodes[node.rank] = node
+            except LaunchError as error:
+                raise LaunchError("; ".join([*lost, str(error)])) from None
+        return [self._nodes[rank] for rank in range(self._count)]
+
+    def start(self, job: Job, nodes: list[Node]) -> UnderWay:
+        """Starts a launch on all of them; ``job`` is the copy that knows no node yet."""
+        first = nodes[0].seat
+        meeting = format_endpoint(first.address, first.store_port if self._count > 1 else 0)
+        jobs = seated(job, nodes)
+        for node, own in zip(nodes, jobs, strict=True):
+            node.start(own, meeting)
+        return UnderWay(nodes, torchrun.command(jobs[0], meeting))
+
+    def ranks_per_node(self, world_size: int) -> int:
+        """How many ranks each node has in a launch whose largest case has ``world_size``."""
+        return self._config.nproc_per_node or (world_size if self._count == 1 else 1)
+
+    def _offer(self, rank: int) -> Welcome:
+        return Welcome(node_rank=rank, interface=self._config.interface, subnet=self._config.subnet)
+
+    def _start(self, missing: set[int]) -> None:
+        for index, (starter, process) in enumerate(self._starters):
+            if starter.ranks & missing and (process is None or process.poll() is not None):
+                self._starters[index] = starter, self._run(starter)
+
+    def _run(self, starter: Starter) -> subprocess.Popen[bytes]:
+        try:
+            with self._folder.nodes_log.open("ab") as log:
+                return subprocess.Popen(
+                    starter.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=_end_with_us,
+                )
+        except OSError as error:
+            raise LaunchError(f"{starter.command[0]}: cannot be started: {error.strerror}") from None
+
+    def _vain(self, absent: set[int]) -> str | None:
+        for starter, process in self._starters:
+            if starter.ranks & absent and process is not None and process.poll():
+                log = self._folder.nodes_log.read_text(encoding="utf-8", errors="replace")
+                last = [line for line in log.splitlines() if line.strip()][-2:]
+                return (
+                    f"{' '.join(starter.command)} ended with exit code {process.returncode} before node "
+                    f"{', '.join(map(str, sorted(absent)))} was here: {' / '.join(last)}"
+                )
+        return None
+
+
+def launch_commands(config: SweepConfig, world_size: int) -> list[str]:
+    """What a sweep would start, a command a line: on this host, and what brings the others; RUN is its folder, and
+    STORE a port that node 0 finds free."""
+    launcher = LAUNCHERS[config.launcher]
+    count = launcher.nodes(config)
+    if config.lab:
+        chosen = Choice("lo", "SWITCH", "the lab's switch")
+    else:
+        chosen = choose(config.interface, config.subnet, launcher.peer(config), os.environ)
+    port = parse_endpoint(config.rdzv_endpoint)[1] if config.rdzv_endpoint else None
+    place = f"{chosen.address}:{port or 'PORT'}"
+    each = config.nproc_per_node or (world_size if count == 1 else 1)
+    lines = [shlex.join(starter.command) for starter in launcher.starters(config, place)]
+    for rank in range(count):
+        job = Job(
+            run_id="RUN",
+            launch=1,
+            run_folder=Path("RUN"),
+            cases=[],
+            iterations=None,
+            warmup=0,
+            pause_s=0,
+            timeout_s=0,
+            nodes=count,
+            node_rank=rank,
+            ranks_per_node=each,
+        )
+        meeting = f"{chosen.address}:{0 if count == 1 else 'STORE'}"
+        lines.append(f"node {rank}: {shlex.join(torchrun.command(job, meeting))}")
+    return lines
+
+
+def seated(job: Job, nodes: Sequence[Node]) -> list[Job]:
+    """The copy of ``job`` for each node. Hosts that call themselves the same are told apart by their addresses."""
+    names = Counter(node.seat.host for node in nodes)
+    jobs = []
+    for node in nodes:
+        seat = node.seat
+        name = seat.host if names[seat.host] == 1 else f"{seat.host}({seat.address})"
+        where = {"interface": seat.interface, "address": seat.address, "host": name}
+        jobs.append(job.model_copy(update={"nodes": len(nodes), "node_rank": node.rank, **where}))
+    return jobs
+
+
+def _end_with_us() -> None:
+    die_with_parent(signal.SIGTERM)
