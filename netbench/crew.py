@@ -108,7 +108,7 @@ class Crew:
         jobs = seated(job, nodes)
         for node, own in zip(nodes, jobs, strict=True):
             node.start(own, meeting)
-        return UnderWay(nodes, torchrun.command(jobs[0], meeting))
+        return UnderWay(nodes)
 
     def ranks_per_node(self, world_size: int) -> int:
         """How many ranks each node has in a launch whose largest case has ``world_size``."""

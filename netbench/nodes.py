@@ -75,6 +75,8 @@ class Node:
         self.rank = rank
         self.seat = seat
         self._job: Job | None = None
+        #: What the last launch was started by here.
+        self.command: list[str] = []
 
     def start(self, job: Job, endpoint: str) -> None:
         """Starts this node's ranks of a launch, which meet at ``endpoint``."""
@@ -109,13 +111,12 @@ class LocalNode(Node):
         self._inside = inside
         self._process: subprocess.Popen[bytes] | None = None
 
-    def command(self, job: Job, endpoint: str) -> list[str]:
-        typed = torchrun.command(job, endpoint)
-        return self._inside.command(typed) if self._inside else typed
-
     def start(self, job: Job, endpoint: str) -> None:
         self._job = job
-        self._process = torchrun.start(job, self.command(job, endpoint))
+        self.command = torchrun.command(job, endpoint)
+        if self._inside:
+            self.command = self._inside.command(self.command)
+        self._process = torchrun.start(job, self.command)
 
     def poll(self) -> int | None:
         return self._process.poll() if self._process else 0
@@ -147,6 +148,7 @@ class JoinedNode(Node):
 
     def start(self, job: Job, endpoint: str) -> None:
         self._job, self._ended = job, None
+        self.command = torchrun.command(job, endpoint)
         self._tell(launch=job.model_dump(mode="json"), endpoint=endpoint)
 
     def poll(self) -> int | None:
@@ -200,10 +202,8 @@ class JoinedNode(Node):
 class UnderWay:
     """A launch that has been started on all nodes."""
 
-    def __init__(self, nodes: Sequence[Node], command: Sequence[str]) -> None:
+    def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
-        #: What was started on node 0.
-        self.command = list(command)
         self._broken_at: float | None = None
 
     def poll(self) -> int | None:

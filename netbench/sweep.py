@@ -21,7 +21,7 @@ from netbench.errors import LaunchError, NetbenchError, RecordError, Stopped
 from netbench.events import EventReader
 from netbench.job import Job
 from netbench.lab import Lab, LabSpec
-from netbench.launch import LAUNCHERS, Launcher
+from netbench.launch import LAUNCHERS
 from netbench.model import Case, Skip
 from netbench.nodes import Node, UnderWay
 from netbench.plan import Plan
@@ -84,14 +84,11 @@ def resumed_run(path: Path) -> tuple[RunFolder, Manifest]:
 class Sweep:
     """One run under way. ``run`` returns when every case has ended, or raises what ended it early."""
 
-    def __init__(
-        self, folder: RunFolder, manifest: Manifest, display: Display, launcher: Launcher | None = None
-    ) -> None:
+    def __init__(self, folder: RunFolder, manifest: Manifest, display: Display) -> None:
         self.folder = folder
         self.manifest = manifest
         self.display = display
         self.config = SweepConfig.model_validate(manifest.config)
-        self.launcher = launcher or LAUNCHERS[self.config.launcher]
         self._cases = {case.id: case for case in manifest.cases}
         self._lab = Lab(LabSpec.parse(self.config.lab)) if self.config.lab else None
 
@@ -101,7 +98,7 @@ class Sweep:
             self.folder.lock(),
             stopping(),
             self._lab or nullcontext(),
-            Crew(self.config, self.launcher, self.folder, self._lab) as self._crew,
+            Crew(self.config, LAUNCHERS[self.config.launcher], self.folder, self._lab) as self._crew,
         ):
             self.manifest.status, self.manifest.ended_at = "running", None
             # A new attempt: what failed before may work now, and what did not fit may fit.
@@ -169,7 +166,7 @@ class Sweep:
         )
         self.display.launching(job.ranks_per_node * len(nodes), [node.seat.host for node in nodes])
         under_way = self._crew.start(job, nodes)
-        launch = Launch(number=job.launch, command=under_way.command, started_at=datetime.now(UTC))
+        launch = Launch(number=job.launch, command=nodes[0].command, started_at=datetime.now(UTC))
         self.manifest.launches.append(launch)
         follower = _Follower(self, job, under_way)
         try:

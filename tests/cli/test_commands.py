@@ -58,7 +58,9 @@ def test_every_key_of_a_configuration_is_an_option_of_sweep(key: str) -> None:
 
 
 def test_every_option_of_sweep_is_a_key_but_those_about_the_run_as_a_whole() -> None:
-    assert known_options("sweep") - set(SweepConfig.model_fields) == {"only", "dry_run", "resume", "rigorous"}
+    assert known_options("sweep") - set(SweepConfig.model_fields) == {
+        *("only", "dry_run", "resume", "rigorous", "node_rank", "print_launch")
+    }
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from netbench.config import SweepConfig
 from netbench.display import Display
 from netbench.errors import LaunchError, RecordError
 from netbench.job import Job
-from netbench.launch import Launcher
 from netbench.plan import Plan
 from netbench.record import Manifest, RunFolder, create_run_folder
 from netbench.sweep import Sweep, fit_to_memory
@@ -54,14 +53,14 @@ def measure(cases):
 WELL = "measure(job.cases)"
 
 
-class Scripted(Launcher):
-    """Runs the n-th script as the n-th launch, and the last one for all that follow."""
+class Scripted:
+    """Stands in torchrun's place: runs the n-th script as the n-th launch, and the last one for all that follow."""
 
     def __init__(self, *scripts: str) -> None:
         self.scripts = scripts
         self.asked: list[list[str]] = []
 
-    def command(self, job: Job, address: str) -> list[str]:
+    def command(self, job: Job, endpoint: str) -> list[str]:
         self.asked.append([case.id for case in job.cases])
         script = self.scripts[min(job.launch, len(self.scripts)) - 1]
         return [sys.executable, "-c", PRELUDE + script, str(RunFolder(job.run_folder).job(job.launch))]
@@ -71,8 +70,8 @@ Run = Callable[..., Sweep]
 
 
 @pytest.fixture
-def begun(tmp_path: Path) -> Run:
-    """``begun(launcher)`` is a sweep of three cases that has not been run yet; a second one goes on with it."""
+def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """``begun(torchrun)`` is a sweep of three cases that has not been run yet; a second one goes on with it."""
     folder = create_run_folder(tmp_path, "test", datetime.now(UTC))
     folder.write_manifest(
         Manifest(
@@ -85,7 +84,12 @@ def begun(tmp_path: Path) -> Run:
             cases=CASES,
         )
     )
-    return lambda launcher, display=None: Sweep(folder, folder.read_manifest(), display or Display(), launcher)
+
+    def begin(torchrun: Scripted, display: Display | None = None) -> Sweep:
+        monkeypatch.setattr("netbench.torchrun.command", torchrun.command)
+        return Sweep(folder, folder.read_manifest(), display or Display())
+
+    return begin
 
 
 def ended(one: Sweep) -> tuple[str, set[str], list[str]]:
@@ -98,11 +102,11 @@ ALL = {case.id for case in CASES}
 
 
 def test_one_launch_runs_all_cases_in_an_order_that_the_seed_fixes(begun: Run) -> None:
-    launcher = Scripted(WELL)
-    one = begun(launcher)
+    torchrun = Scripted(WELL)
+    one = begun(torchrun)
     one.run()
     assert ended(one) == ("finished", ALL, [])
-    [asked] = launcher.asked
+    [asked] = torchrun.asked
     assert set(asked) == ALL
     manifest = one.folder.read_manifest()
     assert manifest.environment == [{"host": "alpha", "ranks": [0, 1]}]
@@ -112,10 +116,10 @@ def test_one_launch_runs_all_cases_in_an_order_that_the_seed_fixes(begun: Run) -
 
 
 def test_a_launch_that_breaks_in_a_case_fails_that_case_and_the_rest_goes_on(begun: Run) -> None:
-    launcher = Scripted("measure(job.cases[:1]); start(job.cases[1]); print('out of luck'); sys.exit(3)", WELL)
-    one = begun(launcher)
+    torchrun = Scripted("measure(job.cases[:1]); start(job.cases[1]); print('out of luck'); sys.exit(3)", WELL)
+    one = begun(torchrun)
     one.run()
-    first, second = launcher.asked
+    first, second = torchrun.asked
     assert second == first[2:]
     assert ended(one) == ("failed", ALL - {first[1]}, [first[1]])
     [failure] = one.folder.read_manifest().failures
@@ -124,11 +128,11 @@ def test_a_launch_that_breaks_in_a_case_fails_that_case_and_the_rest_goes_on(beg
 
 
 def test_a_launch_that_breaks_between_two_cases_costs_none(begun: Run) -> None:
-    launcher = Scripted("measure(job.cases[:1]); sys.exit(3)", WELL)
-    one = begun(launcher)
+    torchrun = Scripted("measure(job.cases[:1]); sys.exit(3)", WELL)
+    one = begun(torchrun)
     one.run()
     assert ended(one) == ("finished", ALL, [])
-    assert [len(asked) for asked in launcher.asked] == [3, 2]
+    assert [len(asked) for asked in torchrun.asked] == [3, 2]
     assert one.folder.read_manifest().launches[0].exit_code == 3
 
 
@@ -137,18 +141,18 @@ def test_a_launch_that_breaks_between_two_cases_costs_none(begun: Run) -> None:
     [("print('no such library'); sys.exit(7)", "exit code 7: no such library"), ("pass", "no rank said why")],
 )
 def test_workers_that_never_begin_a_case_end_the_sweep_with_the_log_named(begun: Run, script: str, reason: str) -> None:
-    launcher = Scripted(script)
-    one = begun(launcher)
+    torchrun = Scripted(script)
+    one = begun(torchrun)
     with pytest.raises(LaunchError, match=reason) as refused:
         one.run()
     assert str(one.folder.log(1)) in str(refused.value)
-    assert len(launcher.asked) == 1
+    assert len(torchrun.asked) == 1
     assert ended(one) == ("failed", set(), [])
 
 
 def test_a_program_that_is_not_there_is_named(begun: Run) -> None:
-    class Missing(Launcher):
-        def command(self, job: Job, address: str) -> Sequence[str]:  # type: ignore[override]
+    class Missing(Scripted):
+        def command(self, job: Job, endpoint: str) -> list[str]:
             return ["/no/such/torchrun"]
 
     with pytest.raises(LaunchError, match="/no/such/torchrun: cannot be started: No such file"):
@@ -231,11 +235,11 @@ sys.exit(1)
 
 
 def test_a_run_that_another_sweep_writes_is_left_alone(begun: Run) -> None:
-    launcher = Scripted(WELL)
-    one = begun(launcher)
+    torchrun = Scripted(WELL)
+    one = begun(torchrun)
     with one.folder.lock(), pytest.raises(RecordError, match="another sweep is writing this run"):
         one.run()
-    assert launcher.asked == []
+    assert torchrun.asked == []
 
 
 def test_the_display_hears_of_every_case(begun: Run) -> None:

@@ -38,7 +38,7 @@ def test_a_case_that_moved_wrong_data_shows_no_bandwidth() -> None:
 def test_plain_lines_count_and_tell_how_each_case_ended(capsys: pytest.CaptureFixture[str]) -> None:
     display = PlainDisplay()
     display.begin(manifest(), CASES)
-    display.launching(3)
+    display.launching(3, ["alpha"])
     display.started(PING)
     display.finished(PING, 0.002, "ok")
     display.failed(REDUCE, "rank 1 was ended by SIGKILL")
@@ -92,7 +92,7 @@ def shown(screen: Console) -> str:
 def test_the_live_view_shows_the_bar_the_case_under_way_and_the_rows_that_ended(screen: Console) -> None:
     display = LiveDisplay(screen)
     display.begin(manifest(), CASES)
-    display.launching(3)
+    display.launching(3, ["alpha"])
     display.started(PING)
     display.finished(PING, 0.002, "ok")
     display.started(REDUCE)

@@ -24,7 +24,7 @@ def loopback() -> str:
 )
 def test_what_is_not_on_the_list_is_not_recorded(name: str, monkeypatch: pytest.MonkeyPatch, loopback: str) -> None:
     monkeypatch.setenv(name, SECRET)
-    assert SECRET not in json.dumps(environment.of_rank(0, "alpha", loopback))
+    assert SECRET not in json.dumps(environment.of_rank(0, "alpha", loopback, "127.0.0.1"))
 
 
 @pytest.mark.parametrize("name", ["GLOO_SOCKET_IFNAME", "TORCH_GLOO_LAZY_INIT", "NCCL_DEBUG", "OMP_NUM_THREADS"])
