@@ -88,6 +88,9 @@ def sweep(
     timelines: Annotated[
         str | None, _axis("timelines", "Read the interface's counters so often during a case, as 0,2ms.")
     ] = None,
+    pairs: Annotated[
+        str | None, _axis("pairs", "Between two ranks alone: 0-1,1-3, or all pairs, or none: between all ranks.")
+    ] = None,
     iterations: Annotated[
         str | None, _axis("iterations", "Timed iterations of each case, exactly; auto: as many as it takes.")
     ] = None,

@@ -46,7 +46,7 @@ _SILENCE_S = 60.0
 def fit_to_memory(plan: Plan) -> Plan:
     """The plan with what does not fit into this host's memory turned into skips."""
     free = memory.free_bytes()
-    reasons = {case.id: memory.refusal(case, case.world_size, free) for case in plan.cases}
+    reasons = {case.id: memory.refusal(case, len(case.members), free) for case in plan.cases}
     return plan.without(Skip(case, reason) for case, reason in reasons.items() if reason)
 
 
