@@ -609,6 +609,44 @@ def _member(option: str, registry: Registry[Thing], name: str) -> Thing:
         raise UsageError(f"{option}: {error}") from None
 
 
+@app.command()
+def doctor(
+    interface: Annotated[str | None, typer.Option(metavar="NAME", help="What the ranks are to be bound to.")] = None,
+    subnet: Annotated[
+        str | None, typer.Option(metavar="SUBNET", help="Or the interface with an address in here, as 10.1.0.0/16.")
+    ] = None,
+    rdzv_endpoint: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the ranks of several hosts are to meet.")
+    ] = None,
+    streams: Annotated[int | None, typer.Option(min=1, help="The most streams that are to be used.")] = None,
+    world_size: Annotated[int | None, typer.Option(min=1, help="The most ranks, all counted on this host.")] = None,
+    out: Annotated[Path, typer.Option(help="Where runs are to be put.")] = Path("results"),
+    format: ListingName = "table",
+) -> None:
+    """Look for what could spoil a sweep before anything is run; change nothing. Exit with 1 if there is a problem."""
+    from netbench.doctor import Asked, Level, count, examine, row, texts
+    from netbench.listing import LISTINGS
+    from netbench.machine import Machine
+
+    usual = configuration.resolve(None, {})
+    listing = _member("--format", LISTINGS, format)
+    asked = Asked(
+        interface=interface,
+        subnet=subnet,
+        endpoint=rdzv_endpoint,
+        streams=streams or max(usual.streams),
+        world_size=world_size or max(usual.world_sizes),
+        out=out,
+    )
+    findings = examine(Machine(), asked)
+    listing.write([row(name, finding) for name, finding in findings], texts, sys.stdout)
+    sys.stdout.flush()
+    counts = {level: count(findings, level) for level in (Level.PROBLEM, Level.WARNING, Level.NOTE)}
+    print(", ".join(f"{number} {level}{'s' * (number != 1)}" for level, number in counts.items()), file=sys.stderr)
+    if counts[Level.PROBLEM]:
+        raise typer.Exit(Exit.CASE_FAILED)
+
+
 @app.command("import")
 def import_(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Each becomes a run of its own.")],
