@@ -18,7 +18,7 @@ import typer
 
 import netbench
 from netbench import config as configuration
-from netbench.errors import Exit, NetbenchError, Stopped, UsageError, did_you_mean
+from netbench.errors import Exit, LaunchError, NetbenchError, Stopped, UsageError, did_you_mean
 from netbench.plan import Plan, make_plan
 from netbench.registry import Registry, Thing
 from netbench.units import about_seconds, format_bytes, parse_bytes
@@ -207,10 +207,16 @@ def _measure(folder: RunFolder, manifest: Manifest) -> NetbenchError | None:
 def _raise_end(folder: RunFolder, ended: NetbenchError | None) -> None:
     """Raises what ended a sweep early, with how to go on, or else that not all of its cases ended well."""
     if isinstance(ended, Stopped):
-        raise Stopped(f"{ended}; go on with: netbench sweep --resume {shlex.quote(str(folder.path))}", ended.exit_code)
+        raise Stopped(f"{ended}; go on with: {_resume_command(folder)}", ended.exit_code)
+    if isinstance(ended, LaunchError):
+        raise LaunchError(f"{ended}\ngo on with: {_resume_command(folder)}")
     if ended is not None:
         raise ended
     _raise_for_cases(folder)
+
+
+def _resume_command(folder: RunFolder) -> str:
+    return f"netbench sweep --resume {shlex.quote(str(folder.path))}"
 
 
 def _print_end(folder: RunFolder) -> None:
@@ -237,6 +243,8 @@ def _raise_for_cases(folder: RunFolder) -> None:
             f"  {case_id}: {status}: {reason}"
             for case_id, status, reason in zip(bad["case_id"], bad["status"], bad["reason"], strict=True)
         ]
+        if (bad["status"] == "failed").any():
+            lines.append(f"what the ranks said is in {folder.logs}; try again what failed: {_resume_command(folder)}")
         raise NetbenchError(f"{len(bad)} of {len(cases)} cases did not end well:\n" + "\n".join(lines))
 
 

@@ -35,6 +35,7 @@ from netbench.model import Case, split
 from netbench.modes import MODES, participants
 from netbench.payload import Payload
 from netbench.processes import die_with_parent
+from netbench.pulse import STANDSTILL_S, Pulse
 from netbench.record import (
     TIMELINE,
     RunFolder,
@@ -72,6 +73,13 @@ class Worker:
         self._controls: dict[int, Control] = {}
         self._lanes: dict[tuple[str, int, Sequence[int]], tuple[Lanes, frozenset[int]]] = {}
         self._visits: dict[str, Visits] = {}
+        self._case_id = ""
+        self._pulse = Pulse(
+            job.timeout_s,
+            lambda bit_s: events.tell("moving", case_id=self._case_id, bit_s=bit_s),
+            self._end_dead,
+            STANDSTILL_S + max(case.entry_delay_us for case in job.cases) / 1e6,
+        )
         #: Cases that did not fit into memory; the same on all of their ranks.
         self.skipped: set[str] = set()
         #: Offset and error of this rank's clock against rank 0's, ns.
@@ -106,6 +114,7 @@ class Worker:
 
     def visit(self, case: Case, round: int) -> None:
         """Measures one round of a case together with the other ranks of its world, and puts it on disk."""
+        self._case_id = case.id
         control = self.control(case.world_size)
         control.meet(_IDLE_LIMIT_S)
         self.events.tell("started", case_id=case.id, round=round)
@@ -114,13 +123,26 @@ class Worker:
             self.events.tell("skipped", case_id=case.id, reason=reason)
             return
         recorder = Recorder(self.place.interface, case.timeline_us / 1e6) if case.timeline_us else None
-        samples, facts = self._measure(case, round, control, recorder or nullcontext())
+        try:
+            samples, facts = self._measure(case, round, control, recorder or nullcontext())
+        except RuntimeError as error:
+            if "timed out" in str(error).lower() and (finding := self._pulse.finding()):
+                error.add_note(finding)
+            raise
+        self._pulse.rest()
         told = control.tell_all(facts)
         gathered = control.gather(samples)
         if recorder:
             self._record_timeline(case, control, recorder.readings)
         if self.rank == 0:
             self._record(case, round, gathered, told)
+
+    def _end_dead(self, finding: str) -> None:
+        """Ends this rank from another thread: its own waits for an operation, which nothing can interrupt."""
+        error = RuntimeError(f"the operation is dead: {finding}")
+        _report(self.folder.rank_error(self.job.launch, self.rank), self.rank, self._case_id, error)
+        sys.stderr.flush()
+        os._exit(1)
 
     def rounds_done(self, case: Case) -> int:
         """How many rounds of this repetition are on disk from an earlier launch; asked on rank 0."""
@@ -147,6 +169,7 @@ class Worker:
     ) -> tuple[np.ndarray, dict[str, Any]]:
         mode, job = MODES[case.mode], self.job
         lanes, connections = self.lanes(case)
+        self._pulse.watch(connections)
         size, is_member = len(case.members), self.rank in case.members
         place = case.members.index(self.rank) if is_member else -1
         block = mode.block(size)
@@ -160,17 +183,20 @@ class Worker:
         takes_part = self.rank in taking_part
         delay_s = case.entry_delay_us / 1e6 if self.rank == taking_part[-1] else 0.0
         operation = make_operation(mode, lanes, buffers, parts, job.timeout_s) if takes_part else _nothing
+        untimed, pulse = self._pulse.watched(operation), self._pulse
 
         def check(round: int) -> int:
             control.barrier()
             if not takes_part:
                 return 0
-            return count_wrong(mode, buffers, pieces, place, Payload(size, round), operation)
+            return count_wrong(mode, buffers, pieces, place, Payload(size, round), untimed)
 
         def between() -> None:
-            self.events.alive()
+            pulse.inside = False
             if job.pause_s:
                 time.sleep(job.pause_s)
+            if self.events.alive() or pulse.ticking:
+                pulse.beat()
 
         def enter() -> None:
             control.barrier()
@@ -178,6 +204,7 @@ class Worker:
                 control.meet_peer(case.members[1 - place])
             if delay_s:
                 time.sleep(delay_s)
+            pulse.inside = takes_part
 
         def iterations(count: int, warmup: bool) -> np.ndarray:
             return time_iterations(count, warmup, enter, operation, between=between)
@@ -328,7 +355,7 @@ def _report(path: Path, rank: int, case_id: str, error: BaseException) -> None:
         "host": socket.gethostname(),
         "case_id": case_id,
         "at": time.time(),
-        "error": f"{type(error).__name__}: {error}",
+        "error": "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]),
     }
     try:
         path.write_text(json.dumps(report))
