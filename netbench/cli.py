@@ -632,7 +632,8 @@ def doctor(
     format: ListingName = "table",
 ) -> None:
     """Look for what could spoil a sweep before anything is run; change nothing. Exit with 1 if there is a problem."""
-    from netbench.doctor import Asked, Level, count, examine, row, texts
+    from netbench.doctor import count, examine, row, texts
+    from netbench.examination import Asked, Level
     from netbench.listing import LISTINGS
     from netbench.machine import Machine
 

@@ -5,22 +5,16 @@ from __future__ import annotations
 import re
 import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from functools import cached_property
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from netbench import limits
 from netbench.errors import UsageError
-from netbench.interfaces import Address, Choice, Interface, choose, reachable
+from netbench.examination import Asked, Examination, Finding, Level
+from netbench.interfaces import Address, Choice, reachable
 from netbench.machine import Machine
 from netbench.registry import Registry
 from netbench.units import about_bytes, about_rate
-
-#: Where torchrun meets when the endpoint names no port.
-DEFAULT_PORT = 29400
 
 #: What a rank holds beside its streams: torch, the control groups, files; counted generously.
 _OTHER_DESCRIPTORS = 64
@@ -43,81 +37,11 @@ _LEAST_WINDOW_BYTES = 2**20
 _YOUNGEST_S = 1735689600
 
 
-class Level(StrEnum):
-    """From ``note`` on there is advice; ``problem`` alone sets the exit code."""
-
-    OK = "ok"
-    NOTE = "note"
-    WARNING = "warning"
-    PROBLEM = "problem"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """``seen`` is what was found, with its unit; ``advice`` what to do about it."""
-
-    level: Level
-    seen: str
-    advice: str = ""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a sweep is going to be given."""
-
-    interface: str | None = None
-    subnet: str | None = None
-    endpoint: str | None = None
-    streams: int = 4
-    world_size: int = 3
-    out: Path = Path("results")
-
-
-class Examination:
-    """A machine and what is asked of it, with what several checks need. Raises UsageError for a bad endpoint."""
-
-    def __init__(self, machine: Machine, asked: Asked) -> None:
-        self.machine = machine
-        self.asked = asked
-        self.peer: str | None = None
-        if asked.endpoint is not None:
-            self.peer, self.port = parse_endpoint(asked.endpoint)
-
-    @cached_property
-    def table(self) -> dict[str, Interface]:
-        return self.machine.host.interfaces()
-
-    @cached_property
-    def choice(self) -> Choice | UsageError:
-        """What would be bound to, or why there is nothing."""
-        asked, machine = self.asked, self.machine
-        try:
-            return choose(asked.interface, asked.subnet, self.peer, machine.environ, host=machine.host)
-        except UsageError as error:
-            return error
-
-    @cached_property
-    def chosen(self) -> Interface | None:
-        return self.table[self.choice.interface] if isinstance(self.choice, Choice) else None
-
-    @cached_property
-    def facts(self) -> dict[str, Any]:
-        return self.machine.facts(self.chosen.name if self.chosen else "")
-
-    @property
-    def several_hosts(self) -> bool:
-        """Whether other hosts are meant to take part, as far as it can be told."""
-        return self.chosen is None or not self.chosen.loopback
-
-    def owns(self, address: Address) -> bool:
-        return address.is_loopback or any(address in one.addresses for one in self.table.values())
-
-
 Look = Callable[[Examination], Iterator[Finding]]
 
 
 class Check:
-    """A function of this module; its name is the check's, its docstring says what it looks for."""
+    """A function below; its name is the check's, its docstring says what it looks for."""
 
     def __init__(self, look: Look) -> None:
         self.name = look.__name__
@@ -153,72 +77,63 @@ def count(findings: Sequence[tuple[str, Finding]], level: Level) -> int:
     return sum(finding.level is level for _, finding in findings)
 
 
-def parse_endpoint(text: str) -> tuple[str, int]:
-    """``host0:29400``, ``10.0.0.1``, ``[fd00::1]:29400`` as host and port. Raises UsageError."""
-    found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\s]+))(?::(\d+))?|([0-9a-fA-F:.]+)", text.strip())
-    port = int((found and found[3]) or DEFAULT_PORT)
-    if not found or not 0 < port < 65536:
-        raise UsageError(f"--rdzv-endpoint: {text!r} is not HOST:PORT; write it as host0:29400 or [fd00::1]:29400")
-    return found[1] or found[2] or found[4], port
-
-
 @_check
-def interface(x: Examination) -> Iterator[Finding]:
+def interface(exam: Examination) -> Iterator[Finding]:
     """Which interface and address the groups would be bound to, and why."""
-    if isinstance(x.choice, UsageError):
-        text = str(x.choice)
+    if isinstance(exam.choice, UsageError):
+        text = str(exam.choice)
         if text.startswith("--rdzv-endpoint:"):
             yield Finding(Level.PROBLEM, "none can be chosen by the route to the rendezvous", "see rendezvous, below")
             return
         seen, _, advice = text.partition("; ")
         yield Finding(Level.PROBLEM, seen, advice)
         return
-    assert x.chosen is not None
-    seen = f"{x.choice.interface} {x.choice.address} ({x.choice.why})"
-    if x.chosen.loopback:
+    assert exam.chosen is not None
+    seen = f"{exam.choice.interface} {exam.choice.address} ({exam.choice.why})"
+    if exam.chosen.loopback:
         yield Finding(
             Level.NOTE,
             seen,
             "good on one host alone; for several name it by --interface, --subnet or --rdzv-endpoint",
         )
         return
-    speed = _speed_bit_s(x)
-    told = f"{about_rate(speed)} by its driver {x.facts['interface']['driver']}" if speed else "speed not told"
-    seen += f", MTU {x.chosen.mtu_bytes} bytes, {told}"
+    speed = _speed_bit_s(exam)
+    told = f"{about_rate(speed)} by its driver {exam.facts['interface']['driver']}" if speed else "speed not told"
+    seen += f", MTU {exam.chosen.mtu_bytes} bytes, {told}"
     if speed and speed < 1e9:
         yield Finding(Level.WARNING, seen, "slower than 1 Gbit/s: look for a bad cable or an old port of the switch")
         return
     yield Finding(Level.OK, seen)
 
 
-def _speed_bit_s(x: Examination) -> float | None:
+def _speed_bit_s(exam: Examination) -> float | None:
     """A virtual interface, which has no driver, names a speed that means nothing; 65535 stands for unknown."""
-    told = x.facts["interface"]
+    told = exam.facts["interface"]
     speed = told["speed_mbit_per_s"]
     return speed * 1e6 if told["driver"] and speed and 0 < speed < 65535 else None
 
 
 @_check
-def interfaces(x: Examination) -> Iterator[Finding]:
+def interfaces(exam: Examination) -> Iterator[Finding]:
     """What else this host has: interfaces with an address that are up, or down."""
-    others = [one for one in x.table.values() if one is not x.chosen]
+    others = [one for one in exam.table.values() if one is not exam.chosen]
     ready = [str(one) for one in others if one.running and one.addresses]
     if ready:
         yield Finding(Level.OK, f"also up: {', '.join(ready)}")
     for one in others:
         if one.addresses and not one.running:
             yield Finding(Level.NOTE, str(one), "has an address and carries nothing; bring it up if it is to be used")
-    if not ready and (x.chosen is None or x.chosen.loopback):
+    if not ready and (exam.chosen is None or exam.chosen.loopback):
         yield Finding(Level.NOTE, "no network interface has an address and is up", "this host can only measure itself")
 
 
 @_check
-def mtu(x: Examination) -> Iterator[Finding]:
+def mtu(exam: Examination) -> Iterator[Finding]:
     """Whether packets have a size that needs care on the way."""
-    if x.chosen is None or x.chosen.loopback or x.chosen.mtu_bytes is None:
+    if exam.chosen is None or exam.chosen.loopback or exam.chosen.mtu_bytes is None:
         return
-    size = x.chosen.mtu_bytes
-    seen = f"{size} bytes on {x.chosen.name}"
+    size = exam.chosen.mtu_bytes
+    seen = f"{size} bytes on {exam.chosen.name}"
     if size == 1500:
         yield Finding(Level.OK, seen)
     elif size > 1500:
@@ -234,90 +149,90 @@ def mtu(x: Examination) -> Iterator[Finding]:
 
 
 @_check
-def ip_versions(x: Examination) -> Iterator[Finding]:
+def ip_versions(exam: Examination) -> Iterator[Finding]:
     """IPv4 and IPv6 on the chosen interface, against that of the rendezvous."""
-    if x.chosen is None:
+    if exam.chosen is None:
         return
-    have = sorted({one.version for one in x.chosen.addresses if not (one.version == 6 and one.is_link_local)})
+    have = sorted({one.version for one in exam.chosen.addresses if not (one.version == 6 and one.is_link_local)})
     seen = " and ".join(f"IPv{version}" for version in have)
     try:
-        wanted = {one.version for one in reachable(x.peer, x.machine.host, "")} if x.peer else set()
+        wanted = {one.version for one in reachable(exam.peer, exam.machine.host, "")} if exam.peer else set()
     except UsageError:
         wanted = set()
     if wanted and not wanted & set(have):
         needs = " or ".join(f"IPv{version}" for version in sorted(wanted))
         yield Finding(
             Level.WARNING,
-            f"{x.chosen.name} has {seen}, the rendezvous {needs}",
+            f"{exam.chosen.name} has {seen}, the rendezvous {needs}",
             "all hosts meet over the one and measure over the other; give an endpoint of the same kind",
         )
     else:
-        yield Finding(Level.OK, f"{x.chosen.name} has {seen}")
+        yield Finding(Level.OK, f"{exam.chosen.name} has {seen}")
 
 
 @_check
-def hostname(x: Examination) -> Iterator[Finding]:
+def hostname(exam: Examination) -> Iterator[Finding]:
     """Whether this machine's own name means an address that other hosts can use."""
-    name = x.machine.host.name
-    level = Level.WARNING if x.several_hosts else Level.NOTE
+    name = exam.machine.host.name
+    level = Level.WARNING if exam.several_hosts else Level.NOTE
     try:
-        addresses = x.machine.host.resolve(name)
+        addresses = exam.machine.host.resolve(name)
     except (OSError, UnicodeError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        yield Finding(level, f"{name!r} has no address here ({reason})", _hosts_line(x))
+        yield Finding(level, f"{name!r} has no address here ({reason})", _hosts_line(exam))
         return
     seen = f"{name!r} is {' '.join(map(str, addresses))} here"
     if all(one.is_loopback for one in addresses):
-        yield Finding(level, f"{seen}, which is loopback and reaches no other host", _hosts_line(x))
-    elif strange := [str(one) for one in addresses if not x.owns(one)]:
-        yield Finding(level, f"{seen}; {strange[0]} is not an address of this host", _hosts_line(x))
+        yield Finding(level, f"{seen}, which is loopback and reaches no other host", _hosts_line(exam))
+    elif strange := [str(one) for one in addresses if not exam.owns(one)]:
+        yield Finding(level, f"{seen}; {strange[0]} is not an address of this host", _hosts_line(exam))
     else:
         yield Finding(Level.OK, seen)
 
 
-def _hosts_line(x: Examination) -> str:
-    address = x.choice.address if isinstance(x.choice, Choice) and x.several_hosts else "ADDRESS"
+def _hosts_line(exam: Examination) -> str:
+    address = exam.choice.address if isinstance(exam.choice, Choice) and exam.several_hosts else "ADDRESS"
     return (
         "torchrun and plain Gloo ask for it; between hosts give addresses instead of names, or have /etc/hosts say: "
-        f"{address} {x.machine.host.name}"
+        f"{address} {exam.machine.host.name}"
     )
 
 
 @_check
-def rendezvous(x: Examination) -> Iterator[Finding]:
+def rendezvous(exam: Examination) -> Iterator[Finding]:
     """Whether the endpoint has an address, is not loopback, and can be listened on or connected to."""
-    if x.peer is None:
+    if exam.peer is None:
         return
-    host = x.machine.host
+    host = exam.machine.host
     try:
-        addresses = reachable(x.peer, host, "--rdzv-endpoint")
+        addresses = reachable(exam.peer, host, "--rdzv-endpoint")
     except UsageError as error:
         seen, _, advice = str(error).partition("; ")
         yield Finding(Level.PROBLEM, seen, advice)
         return
     address = addresses[0]
-    shown = x.peer if x.peer == str(address) else f"{x.peer} ({address})"
-    place = f"{shown} port {x.port}"
+    shown = exam.peer if exam.peer == str(address) else f"{exam.peer} ({address})"
+    place = f"{shown} port {exam.port}"
     if address.is_loopback:
         yield Finding(Level.NOTE, f"{shown} is loopback", "good on one host alone; for several give an address")
-    if x.owns(address):
-        yield _listening(x, address, place)
+    if exam.owns(address):
+        yield _listening(exam, address, place)
     else:
-        yield _connecting(x, address, place)
-    low, high = _ephemeral_ports(x.machine)
-    if low <= x.port <= high:
+        yield _connecting(exam, address, place)
+    low, high = _ephemeral_ports(exam.machine)
+    if low <= exam.port <= high:
         yield Finding(
             Level.NOTE,
-            f"port {x.port} is one of {low} to {high}, which the kernel gives to any connection (ip_local_port_range)",
+            f"port {exam.port} is one of {low} to {high}, the kernel's for any connection (ip_local_port_range)",
             "it may be taken when the sweep starts; choose one outside",
         )
 
 
-def _listening(x: Examination, address: Address, place: str) -> Finding:
+def _listening(exam: Examination, address: Address, place: str) -> Finding:
     try:
-        x.machine.listen(address, x.port)
+        exam.machine.listen(address, exam.port)
     except OSError as error:
-        taken = f"see who has it: ss -ltnp 'sport = :{x.port}'; end that, or choose another port"
+        taken = f"see who has it: ss -ltnp 'sport = :{exam.port}'; end that, or choose another port"
         reserved = "ports below 1024 are for root; choose another"
         return Finding(
             Level.PROBLEM,
@@ -327,9 +242,9 @@ def _listening(x: Examination, address: Address, place: str) -> Finding:
     return Finding(Level.OK, f"{place} is this host's and free to listen on")
 
 
-def _connecting(x: Examination, address: Address, place: str) -> Finding:
+def _connecting(exam: Examination, address: Address, place: str) -> Finding:
     try:
-        source = x.machine.host.source(address)
+        source = exam.machine.host.source(address)
     except OSError as error:
         return Finding(
             Level.PROBLEM,
@@ -337,7 +252,7 @@ def _connecting(x: Examination, address: Address, place: str) -> Finding:
             f"give an address that this host reaches, or repair its routes (ip route get {address})",
         )
     try:
-        x.machine.connect(address, x.port, _CONNECT_LIMIT_S)
+        exam.machine.connect(address, exam.port, _CONNECT_LIMIT_S)
     except ConnectionRefusedError:
         return Finding(
             Level.OK,
@@ -366,11 +281,11 @@ def _ephemeral_ports(machine: Machine) -> tuple[int, int]:
 
 
 @_check
-def firewall(x: Examination) -> Iterator[Finding]:
+def firewall(exam: Examination) -> Iterator[Finding]:
     """Which ports have to be open between hosts; whether they are shows only from another host."""
-    if not x.several_hosts:
+    if not exam.several_hosts:
         return
-    low, high = _ephemeral_ports(x.machine)
+    low, high = _ephemeral_ports(exam.machine)
     yield Finding(
         Level.NOTE,
         f"Gloo listens on any of the TCP ports {low} to {high}; a firewall between cannot be seen from here",
@@ -379,10 +294,10 @@ def firewall(x: Examination) -> Iterator[Finding]:
 
 
 @_check
-def open_files(x: Examination) -> Iterator[Finding]:
+def open_files(exam: Examination) -> Iterator[Finding]:
     """Whether a rank may have the descriptors that its streams need."""
-    streams, world_size = x.asked.streams, x.asked.world_size
-    soft, hard = x.machine.limit(resource.RLIMIT_NOFILE)
+    streams, world_size = exam.asked.streams, exam.asked.world_size
+    soft, hard = exam.machine.limit(resource.RLIMIT_NOFILE)
     each = limits.descriptors(streams, world_size)
     needs = (
         f"{streams} streams between {world_size} ranks take {each} for each backend, and {_OTHER_DESCRIPTORS} the rest"
@@ -410,14 +325,14 @@ def _power_above(least: int) -> int:
 
 
 @_check
-def threads(x: Examination) -> Iterator[Finding]:
+def threads(exam: Examination) -> Iterator[Finding]:
     """Whether all ranks of this host together may have the threads that their streams need."""
-    streams, world_size = x.asked.streams, x.asked.world_size
+    streams, world_size = exam.asked.streams, exam.asked.world_size
     needed = world_size * (limits.threads(streams) + _OTHER_THREADS)
     most = {
-        "limit of this user (ulimit -u)": x.machine.limit(resource.RLIMIT_NPROC)[0],
-        "limit of this container (pids.max)": _number(x.machine.read("/sys/fs/cgroup/pids.max")),
-        "limit of the machine (kernel.threads-max)": _number(x.machine.read("/proc/sys/kernel/threads-max")),
+        "limit of this user (ulimit -u)": exam.machine.limit(resource.RLIMIT_NPROC)[0],
+        "limit of this container (pids.max)": _number(exam.machine.read("/sys/fs/cgroup/pids.max")),
+        "limit of the machine (kernel.threads-max)": _number(exam.machine.read("/proc/sys/kernel/threads-max")),
     }
     known = {name: number for name, number in most.items() if number is not None}
     needs = f"{world_size} ranks here with {streams} streams each need about {needed} threads"
@@ -439,9 +354,9 @@ def _number(text: str | None) -> int | None:
 
 
 @_check
-def shared_memory(x: Examination) -> Iterator[Finding]:
+def shared_memory(exam: Examination) -> Iterator[Finding]:
     """Whether /dev/shm is there; in containers it is often missing or tiny."""
-    size = x.machine.size_bytes("/dev/shm")
+    size = exam.machine.size_bytes("/dev/shm")
     if size is None:
         yield Finding(
             Level.WARNING,
@@ -459,9 +374,9 @@ def shared_memory(x: Examination) -> Iterator[Finding]:
 
 
 @_check
-def tcp(x: Examination) -> Iterator[Finding]:
+def tcp(exam: Examination) -> Iterator[Finding]:
     """Kernel settings of TCP that are unusual, and what they do to numbers."""
-    settings = {name.rpartition(".")[2]: value for name, value in x.facts["sysctls"].items()}
+    settings = {name.rpartition(".")[2]: value for name, value in exam.facts["sysctls"].items()}
     control = settings.get("tcp_congestion_control")
     most = {name: _number((settings.get(name) or "").split(" ")[-1]) for name in ("tcp_rmem", "tcp_wmem")}
     usual = True
@@ -526,21 +441,21 @@ def _switch(settings: Mapping[str, str | None], name: str, expected: str, advice
 
 
 @_check
-def cpus(x: Examination) -> Iterator[Finding]:
+def cpus(exam: Examination) -> Iterator[Finding]:
     """Whether every rank has a CPU of its own, by affinity and by the container's limit."""
-    allowed, whole = x.facts["cpus_allowed"], x.facts["cpus"]
-    quota = _quota(x.facts["container_limits"]["cpu"])
+    allowed, whole = exam.facts["cpus_allowed"], exam.facts["cpus"]
+    quota = _quota(exam.facts["container_limits"]["cpu"])
     seen = f"{allowed} of {whole} may be used"
     if quota is not None and quota < allowed:
         seen += f", and time of {quota:g} of them (the container's limit)"
     usable = min(allowed, quota or allowed)
-    if usable < x.asked.world_size:
-        level = Level.NOTE if x.several_hosts else Level.WARNING
-        told = f"{seen}; {x.asked.world_size} ranks here would share them"
+    if usable < exam.asked.world_size:
+        level = Level.NOTE if exam.several_hosts else Level.WARNING
+        told = f"{seen}; {exam.asked.world_size} ranks here would share them"
         yield Finding(level, told, "times then measure the scheduler as well; spread the ranks, or take fewer")
     else:
         yield Finding(Level.OK, seen)
-    if quota is not None and quota < allowed and usable >= x.asked.world_size:
+    if quota is not None and quota < allowed and usable >= exam.asked.world_size:
         yield Finding(
             Level.NOTE, "the container's limit stops all its threads for the rest of a period", "give it whole CPUs"
         )
@@ -553,9 +468,9 @@ def _quota(text: str | None) -> float | None:
 
 
 @_check
-def governor(x: Examination) -> Iterator[Finding]:
+def governor(exam: Examination) -> Iterator[Finding]:
     """Whether CPUs run at full speed, or first when they have been busy for a while."""
-    name = x.facts["governor"]
+    name = exam.facts["governor"]
     if name is None:
         yield Finding(Level.OK, "cannot be told here, as in most virtual machines")
     elif name == "performance":
@@ -567,10 +482,12 @@ def governor(x: Examination) -> Iterator[Finding]:
 
 
 @_check
-def memory(x: Examination) -> Iterator[Finding]:
+def memory(exam: Examination) -> Iterator[Finding]:
     """Whether the ranks fit into memory; each case is held against it once more when a sweep starts."""
-    free, needed = x.machine.free_bytes(), x.asked.world_size * _RANK_BYTES
-    seen = f"{about_bytes(free)} free; {x.asked.world_size} ranks here need {about_bytes(needed)} before their tensors"
+    free, needed = exam.machine.free_bytes(), exam.asked.world_size * _RANK_BYTES
+    seen = (
+        f"{about_bytes(free)} free; {exam.asked.world_size} ranks here need {about_bytes(needed)} before their tensors"
+    )
     if free < needed:
         yield Finding(Level.PROBLEM, seen, "end something else, or take fewer ranks on this host")
     elif free < 2 * needed:
@@ -580,9 +497,9 @@ def memory(x: Examination) -> Iterator[Finding]:
 
 
 @_check
-def load(x: Examination) -> Iterator[Finding]:
+def load(exam: Examination) -> Iterator[Finding]:
     """Whether somebody else is at work now."""
-    busy, whole = x.machine.load_1min(), x.facts["cpus"]
+    busy, whole = exam.machine.load_1min(), exam.facts["cpus"]
     seen = f"{busy:.2f} over the last minute, on {whole} CPUs"
     if busy > whole / 2:
         yield Finding(Level.WARNING, seen, "wait until the machine is quiet, or expect scatter")
@@ -593,17 +510,17 @@ def load(x: Examination) -> Iterator[Finding]:
 
 
 @_check
-def clock(x: Examination) -> Iterator[Finding]:
+def clock(exam: Examination) -> Iterator[Finding]:
     """Whether the clock is set and cheap to read. Ranks' clocks are compared by netbench itself."""
-    if x.machine.now_s() < _YOUNGEST_S:
+    if exam.machine.now_s() < _YOUNGEST_S:
         yield Finding(Level.WARNING, "stands before 2025", "run folders are named by date: set it")
-    source = x.machine.read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+    source = exam.machine.read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
     if source in ("hpet", "acpi_pm", "jiffies"):
         yield Finding(
             Level.WARNING, f"is read from {source}, which takes microseconds", "small messages are measured too slow"
         )
-    synchronised = x.machine.clock_is_synchronised()
-    if synchronised is False and x.several_hosts:
+    synchronised = exam.machine.clock_is_synchronised()
+    if synchronised is False and exam.several_hosts:
         yield Finding(
             Level.NOTE,
             "the kernel does not know it to be synchronised",
@@ -614,9 +531,9 @@ def clock(x: Examination) -> Iterator[Finding]:
 
 
 @_check
-def disk(x: Examination) -> Iterator[Finding]:
+def disk(exam: Examination) -> Iterator[Finding]:
     """Whether the record can be written where it is to be."""
-    folder, free, writable = x.machine.storage(x.asked.out)
+    folder, free, writable = exam.machine.storage(exam.asked.out)
     seen = f"{about_bytes(free)} free in {folder}"
     if not writable:
         yield Finding(Level.PROBLEM, f"{folder} cannot be written to", "choose another folder by --out")
@@ -629,9 +546,9 @@ def disk(x: Examination) -> Iterator[Finding]:
 
 
 @_check
-def versions(x: Examination) -> Iterator[Finding]:
+def versions(exam: Examination) -> Iterator[Finding]:
     """Python and torch against what netbench needs and is tested with."""
-    found = x.facts["versions"]
+    found = exam.facts["versions"]
     seen = ", ".join(f"{name} {version or 'is missing'}" for name, version in found.items())
     missing = [name for name, version in found.items() if version is None]
     torch, least = found.get("torch") or "", least_torch()
@@ -657,9 +574,9 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 @_check
-def variables(x: Examination) -> Iterator[Finding]:
+def variables(exam: Examination) -> Iterator[Finding]:
     """Environment variables that change what is measured."""
-    found = dict(x.facts["variables"])
+    found = dict(exam.facts["variables"])
     for name, (harmless, advice) in _DISTURBING.items():
         value = found.pop(name, None)
         if value is not None and value.upper() not in harmless:
@@ -667,7 +584,7 @@ def variables(x: Examination) -> Iterator[Finding]:
     if found:
         seen = ", ".join(f"{name}={value}" for name, value in found.items())
         yield Finding(Level.NOTE, seen, "set on purpose? They are recorded; have the same on every host")
-    elif not x.facts["variables"]:
+    elif not exam.facts["variables"]:
         yield Finding(Level.OK, "none of those that matter is set")
 
 
@@ -682,9 +599,9 @@ _DISTURBING: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @_check
-def lab(x: Examination) -> Iterator[Finding]:
+def lab(exam: Examination) -> Iterator[Finding]:
     """Whether emulated hosts can be had here, and why not."""
-    way, refusal = x.machine.lab()
+    way, refusal = exam.machine.lab()
     if way is None:
         yield Finding(Level.NOTE, "no lab here", refusal or "")
     else:

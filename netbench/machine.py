@@ -10,7 +10,6 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +29,30 @@ class PatientHost(Host):
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
-        self.resolve = cache(self._resolve)  # type: ignore[method-assign]
+        self._answers: dict[str, list[Address] | Exception] = {}
 
-    def _resolve(self, name: str) -> list[Address]:
-        answer: list[list[Address] | Exception] = []
+    def resolve(self, name: str) -> list[Address]:
+        if name not in self._answers:
+            self._answers[name] = self._ask(name)
+        answer = self._answers[name]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _ask(self, name: str) -> list[Address] | Exception:
+        answers: list[list[Address] | Exception] = []
 
         def ask() -> None:
             try:
-                answer.append(Host.resolve(self, name))
+                answers.append(Host.resolve(self, name))
             except (OSError, UnicodeError) as error:
-                answer.append(error)
+                answers.append(error)
 
         # The resolver cannot be interrupted; a daemon does not keep the program from ending.
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
         asking.join(RESOLVER_LIMIT_S)
-        if not answer:
-            raise TimeoutError(f"no answer within {RESOLVER_LIMIT_S:.0f} s")
-        if isinstance(answer[0], Exception):
-            raise answer[0]
-        return answer[0]
+        return answers[0] if answers else TimeoutError(f"no answer within {RESOLVER_LIMIT_S:.0f} s")
 
 
 class Machine:
