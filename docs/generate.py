@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 
+from netbench.doctor import CHECKS
 from netbench.figures import FIGURES
 from netbench.importers import TOOLS
 from netbench.metrics import METRICS, RATES
@@ -87,7 +88,13 @@ def verdicts() -> str:
     return table(["verdict", "mark", "what was found"], rows)
 
 
-TABLES = {function.__name__: function for function in (modes, metrics, statistics, figures, formats, tools, verdicts)}
+def checks() -> str:
+    return table(["check", "what it looks for"], [[f"`{name}`", one_line(one)] for name, one in CHECKS.items()])
+
+
+TABLES = {
+    function.__name__: function for function in (modes, metrics, statistics, figures, formats, tools, verdicts, checks)
+}
 
 _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -19,7 +19,7 @@ import typer
 
 import netbench
 from netbench import config as configuration
-from netbench.errors import Exit, NetbenchError, Stopped, UsageError, did_you_mean
+from netbench.errors import Exit, LaunchError, NetbenchError, Stopped, UsageError, did_you_mean
 from netbench.plan import Plan, make_plan
 from netbench.registry import Registry, Thing
 from netbench.units import about_seconds, format_bytes, parse_bytes
@@ -88,6 +88,9 @@ def sweep(
     mallocs: Annotated[str | None, _axis("mallocs", "Memory of freed buffers: default, or keep it.")] = None,
     timelines: Annotated[
         str | None, _axis("timelines", "Read the interface's counters so often during a case, as 0,2ms.")
+    ] = None,
+    pairs: Annotated[
+        str | None, _axis("pairs", "Between two ranks alone: 0-1,1-3, or all pairs, or none: between all ranks.")
     ] = None,
     iterations: Annotated[
         str | None, _axis("iterations", "Timed iterations of each case, exactly; auto: as many as it takes.")
@@ -272,10 +275,16 @@ def _measure(folder: RunFolder, manifest: Manifest) -> NetbenchError | None:
 def _raise_end(folder: RunFolder, ended: NetbenchError | None) -> None:
     """Raises what ended a sweep early, with how to go on, or else that not all of its cases ended well."""
     if isinstance(ended, Stopped):
-        raise Stopped(f"{ended}; go on with: netbench sweep --resume {shlex.quote(str(folder.path))}", ended.exit_code)
+        raise Stopped(f"{ended}; go on with: {_resume_command(folder)}", ended.exit_code)
+    if isinstance(ended, LaunchError):
+        raise LaunchError(f"{ended}\ngo on with: {_resume_command(folder)}")
     if ended is not None:
         raise ended
     _raise_for_cases(folder)
+
+
+def _resume_command(folder: RunFolder) -> str:
+    return f"netbench sweep --resume {shlex.quote(str(folder.path))}"
 
 
 def _print_end(folder: RunFolder) -> None:
@@ -302,6 +311,8 @@ def _raise_for_cases(folder: RunFolder) -> None:
             f"  {case_id}: {status}: {reason}"
             for case_id, status, reason in zip(bad["case_id"], bad["status"], bad["reason"], strict=True)
         ]
+        if (bad["status"] == "failed").any():
+            lines.append(f"what the ranks said is in {folder.logs}; try again what failed: {_resume_command(folder)}")
         raise NetbenchError(f"{len(bad)} of {len(cases)} cases did not end well:\n" + "\n".join(lines))
 
 
@@ -672,6 +683,45 @@ def _member(option: str, registry: Registry[Thing], name: str) -> Thing:
         return registry[name]
     except UsageError as error:
         raise UsageError(f"{option}: {error}") from None
+
+
+@app.command()
+def doctor(
+    interface: Annotated[str | None, typer.Option(metavar="NAME", help="What the ranks are to be bound to.")] = None,
+    subnet: Annotated[
+        str | None, typer.Option(metavar="SUBNET", help="Or the interface with an address in here, as 10.1.0.0/16.")
+    ] = None,
+    rdzv_endpoint: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the ranks of several hosts are to meet.")
+    ] = None,
+    streams: Annotated[int | None, typer.Option(min=1, help="The most streams that are to be used.")] = None,
+    world_size: Annotated[int | None, typer.Option(min=1, help="The most ranks, all counted on this host.")] = None,
+    out: Annotated[Path, typer.Option(help="Where runs are to be put.")] = Path("results"),
+    format: ListingName = "table",
+) -> None:
+    """Look for what could spoil a sweep before anything is run; change nothing. Exit with 1 if there is a problem."""
+    from netbench.doctor import count, examine, row, texts
+    from netbench.examination import Asked, Level
+    from netbench.listing import LISTINGS
+    from netbench.machine import Machine
+
+    usual = configuration.resolve(None, {})
+    listing = _member("--format", LISTINGS, format)
+    asked = Asked(
+        interface=interface,
+        subnet=subnet,
+        endpoint=rdzv_endpoint,
+        streams=streams or max(usual.streams),
+        world_size=world_size or max(usual.world_sizes),
+        out=out,
+    )
+    findings = examine(Machine(), asked)
+    listing.write([row(name, finding) for name, finding in findings], texts, sys.stdout)
+    sys.stdout.flush()
+    counts = {level: count(findings, level) for level in (Level.PROBLEM, Level.WARNING, Level.NOTE)}
+    print(", ".join(f"{number} {level}{'s' * (number != 1)}" for level, number in counts.items()), file=sys.stderr)
+    if counts[Level.PROBLEM]:
+        raise typer.Exit(Exit.CASE_FAILED)
 
 
 @app.command("import")

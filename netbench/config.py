@@ -15,7 +15,7 @@ from netbench.endpoint import format_endpoint, parse_endpoint
 from netbench.errors import UsageError, did_you_mean
 from netbench.lab.spec import LabSpec
 from netbench.launch import LAUNCHERS
-from netbench.model import AUTO, DTYPES, MALLOCS, SIZE_KINDS
+from netbench.model import AUTO, DTYPES, MALLOCS, SIZE_KINDS, pair_ranks
 from netbench.modes import MODES
 from netbench.registry import Registry
 from netbench.units import parse_seconds, parse_sizes
@@ -101,6 +101,11 @@ def _timeline(item: object) -> Iterable[float]:
     return [seconds]
 
 
+def _pair(item: object) -> Iterable[str]:
+    text = str(item).strip()
+    return [text] if text in ("none", "all") else ["{}-{}".format(*pair_ranks(text))]
+
+
 def _iterations(value: object) -> object:
     return None if value == "auto" else _no_truth(value)
 
@@ -166,6 +171,7 @@ class SweepConfig(BaseModel):
     entry_delays: Annotated[list[float], _each(_delay)] = [0.0]
     mallocs: Annotated[list[str], _each(_choice("malloc", MALLOCS))] = ["default"]
     timelines: Annotated[list[float], _each(_timeline)] = [0.0]
+    pairs: Annotated[list[str], _each(_pair)] = ["none"]
     sizes_of: Annotated[str, BeforeValidator(lambda value: _choice("kind of size", SIZE_KINDS)(value)[0])] = "tensor"
     iterations: Annotated[Annotated[int, Field(ge=1, le=1_000_000)] | None, BeforeValidator(_iterations)] = None
     budget: Seconds = Field(0.3, gt=0, le=86400)

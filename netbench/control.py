@@ -33,6 +33,16 @@ class Control:
         """A barrier with a limit of its own, for ranks that have had nothing to do for long."""
         self.group.barrier().wait(timedelta(seconds=limit_s))
 
+    def meet_peer(self, peer: int) -> None:
+        """A barrier between this rank and one other, which the rest has no part in.
+
+        After a barrier of all, the two may be as far apart as anybody's link is slow; after this one no further than
+        their own link is.
+        """
+        token, theirs = torch.zeros(1, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8)
+        for work in (self.group.recv([theirs], peer, 0), self.group.send([token], peer, 0)):
+            work.wait(self._limit)
+
     def tell_all(self, fact: Any) -> list[Any]:
         """Every rank's ``fact`` (anything that JSON holds), in the order of ranks, on every rank."""
         text = json.dumps(fact, allow_nan=False).encode()

@@ -17,7 +17,7 @@ from rich.table import Table
 from netbench.model import Case
 from netbench.modes import MODES
 from netbench.record import Manifest
-from netbench.units import about_seconds
+from netbench.units import about_rate, about_seconds
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,12 @@ class Display:
 
     def started(self, case: Case) -> None:
         self._first = self._first or time.monotonic()
+
+    def moving(self, case: Case, bit_s: float) -> None:
+        """An operation takes long, and its bytes move at this rate."""
+
+    def broken(self, launch: int, reason: str) -> None:
+        """A launch ended early between two cases, and the rest goes on in another."""
 
     def visited(self, case: Case, time_s: float) -> None:
         share = _weight(case) / self._visits
@@ -122,6 +128,9 @@ class PlainDisplay(Display):
         if len(hosts) > 1:
             print("\n".join(_host_lines(hosts)), file=sys.stderr, flush=True)
 
+    def broken(self, launch: int, reason: str) -> None:
+        print(f"launch {launch} ended early: {reason}", file=sys.stderr, flush=True)
+
     def row(self, row: Row) -> None:
         outcome = row.note or f"{row.time}  {row.algbw}"
         print(f"[{self.done}/{self.total}] {row.case.id}  {outcome}", file=sys.stderr, flush=True)
@@ -165,6 +174,12 @@ class LiveDisplay(Display):
     def started(self, case: Case) -> None:
         super().started(case)
         self._under_way = case.id
+
+    def moving(self, case: Case, bit_s: float) -> None:
+        self._under_way = f"{case.id}: a long operation, {about_rate(bit_s)}"
+
+    def broken(self, launch: int, reason: str) -> None:
+        self._live.console.print(f"launch {launch} ended early: {reason}", markup=False, highlight=False)
 
     def row(self, row: Row) -> None:
         self._rows.append(row)

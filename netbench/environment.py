@@ -125,8 +125,14 @@ def _cpu_model() -> str | None:
     return platform.processor() or None
 
 
-def _container_limits() -> dict[str, str | None]:
-    return {"cpu": _read("/sys/fs/cgroup/cpu.max"), "memory": _read("/sys/fs/cgroup/memory.max")}
+def _container_limits(root: str = "/sys/fs/cgroup") -> dict[str, str | None]:
+    """``cpu`` as cgroup 2 writes it, microseconds in each period of microseconds: ``150000 100000``."""
+    quota, period = _read(f"{root}/cpu/cpu.cfs_quota_us"), _read(f"{root}/cpu/cpu.cfs_period_us")
+    older = f"{'max' if quota == '-1' else quota} {period}" if quota and period else None
+    return {
+        "cpu": _read(f"{root}/cpu.max") or older,
+        "memory": _read(f"{root}/memory.max") or _read(f"{root}/memory/memory.limit_in_bytes"),
+    }
 
 
 def _virtualization() -> str | None:

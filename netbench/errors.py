@@ -14,7 +14,7 @@ class Exit(IntEnum):
     """What the exit code of every command means."""
 
     DONE = 0
-    CASE_FAILED = 1  # a case failed or moved wrong data; or what compare or check gates is not so
+    CASE_FAILED = 1  # a case failed or moved wrong data; or what compare, check or doctor gates is not so
     USAGE = 2  # an option, a TOML key, a path or a name is wrong
     UNDECIDED = 3  # check: the interval does not tell
     RECORD = 4  # a record is damaged, empty, in use or of a newer version

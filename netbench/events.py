@@ -19,18 +19,21 @@ class EventWriter:
     """Appends events; writes nothing where there is no path (any rank but 0)."""
 
     def __init__(self, path: Path | None) -> None:
-        self._file = path.open("a", encoding="utf-8", buffering=1) if path else None
+        # A line is one write, so that threads can tell at once.
+        self._file = path.open("ab", buffering=0) if path else None
         self._last = time.monotonic()
 
     def tell(self, event: str, **facts: Any) -> None:
         if self._file is not None:
-            self._file.write(json.dumps({"event": event, **facts}, allow_nan=False) + "\n")
+            self._file.write(json.dumps({"event": event, **facts}, allow_nan=False).encode() + b"\n")
         self._last = time.monotonic()
 
-    def alive(self) -> None:
-        """Cheap enough to be called after every iteration."""
-        if time.monotonic() - self._last >= HEARTBEAT_S:
-            self.tell("alive")
+    def alive(self) -> bool:
+        """Cheap enough to be called after every iteration; whether it was time for a sign of life."""
+        if time.monotonic() - self._last < HEARTBEAT_S:
+            return False
+        self.tell("alive")
+        return True
 
 
 class EventReader:

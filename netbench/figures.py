@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from netbench.errors import UsageError
 from netbench.metrics import DEFAULT_RATE, METRICS
 from netbench.model import streams_text
-from netbench.modes import MODES
+from netbench.modes import participants
 from netbench.page import (
     CEILING,
     MEDIAN_AND_BAND,
@@ -154,7 +154,7 @@ def world_size(material: Material) -> Iterator[tuple[str, Figure]]:
     sending = material.cases[material.cases["transmit_bytes"] > 0]
     looks = styles(key for key, _ in groups(sending, "world_size"))
     for (mode, backend, streams, variant), cases in groups(sending, "mode", "backend", "streams", "variant"):
-        if len({len(MODES[mode].participants(ranks)) for ranks in cases["world_size"].unique()}) < 2:
+        if len({len(participants(mode, ranks)) for ranks in cases["world_size"].unique()}) < 2:
             continue
         times = material.run.times if material.run.manifest.source is None else None
         ratios = two_against_more(cases, times)

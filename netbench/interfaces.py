@@ -164,7 +164,7 @@ def _resolved(peer: str, host: Host, place: str) -> list[Address]:
         told = " ".join(map(str, addresses))
         raise UsageError(
             f"{place}: {peer!r} resolves to {told} on {host.name}, which is loopback: no other host reaches it there "
-            "(a line of /etc/hosts does this; Debian and Ubuntu put 127.0.1.1 there for a machine's own name); "
+            "(a line of /etc/hosts does this, on Debian and Ubuntu 127.0.1.1 for a machine's own name); "
             f"{_own_addresses(host)}, or correct /etc/hosts on {host.name}"
         )
     return outside
@@ -173,12 +173,12 @@ def _resolved(peer: str, host: Host, place: str) -> list[Address]:
 def _own_addresses(host: Host) -> str:
     """The advice to give an address; if the name is this host's own, it is one of these."""
     own = [
-        f"{address} ({one.name})"
+        f"{one.name} {address}"
         for one in host.interfaces().values()
         for address in one.addresses
         if one.running and not address.is_loopback and not address.is_link_local
     ]
-    told = f"; those of {host.name}: {', '.join(own)}" if own else ""
+    told = f" (those of {host.name}: {', '.join(own)})" if own else ""
     return f"give the address instead of the name{told}"
 
 
@@ -263,7 +263,7 @@ def _within(
     fitting = [one for one in among if inside[one]]
     if not fitting:
         whose = f"{among[0].name!r} of {host.name}" if named_by else host.name
-        raise UsageError(f"{place}: {whose} has no address in {network}{_has(host, among)}")
+        raise UsageError(f"{place}: {whose} has no address in {network}; choose another subnet{_has(host, among)}")
     ready = [one for one in fitting if one.running]
     if not ready:
         _check_up(host, among, fitting[0], f"{place}: {network}")
@@ -293,7 +293,7 @@ def _by_route(host: Host, table: Mapping[str, Interface], peer: str, place: str)
             return Choice(owner.name, str(source), f"the route to {shown}")
         refusals.append(f"{address}: would be sent from {source}, which no interface has")
     raise UsageError(
-        f"{place}: {host.name} has no route to {peer!r} ({'; '.join(refusals)}); give an address that it reaches, or "
+        f"{place}: {host.name} has no route to {peer!r} ({', '.join(refusals)}); give an address that it reaches, or "
         f"repair its routes (ip route get {addresses[0]}){_has(host, table.values())}"
     )
 
@@ -314,5 +314,5 @@ def _unscoped(address: Address) -> Address:
 
 
 def _has(host: Host, known: Iterable[Interface]) -> str:
-    told = "; ".join(map(str, known))
+    told = ", ".join(map(str, known))
     return f" ({host.name} has: {told})" if told else f" ({host.name} has none)"

@@ -56,7 +56,7 @@ class Job(BaseModel):
     #: How many hosts there are, which of them this copy is for, and how many ranks each has.
     nodes: int = 1
     node_rank: int = 0
-    ranks_per_node: int
+    ranks_per_node: int = 1
     malloc: str = "default"
     #: The lab's specification, where the ranks run in one.
     lab: str | None = None

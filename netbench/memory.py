@@ -26,7 +26,7 @@ def free_bytes() -> int:
 
 def need_bytes(case: Case, ranks: int) -> int:
     """What ``ranks`` ranks on one host need together for ``case``: buffers and Gloo's own copies."""
-    return int(MODES[case.mode].memory_ratio(case.world_size) * case.tensor_bytes) * ranks
+    return int(MODES[case.mode].memory_ratio(len(case.members)) * case.tensor_bytes) * ranks
 
 
 def refusal(case: Case, ranks: int, free: int) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -43,13 +44,27 @@ def streams_text(streams: int) -> str:
     return "auto" if streams == AUTO else str(streams)
 
 
+def pair_ranks(pair: str) -> tuple[int, int]:
+    """The two ranks of a pair such as ``1-3``. Raises ValueError, saying what would be right."""
+    first, separator, second = pair.partition("-")
+    if not (separator and first.isdecimal() and second.isdecimal() and int(first) != int(second)):
+        raise ValueError(f"{pair!r} is not a pair; write two ranks as 0-1, or all, or none")
+    return int(first), int(second)
+
+
+def members(world_size: int, pair: str = "") -> Sequence[int]:
+    """The ranks of a launch between which a case's operation runs, in the order of their places in it."""
+    return pair_ranks(pair) if pair else range(world_size)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Point:
     """A point of a sweep but for its size.
 
     ``chunks`` is how many operations carry each lane's part, one behind the other; ``entry_delay_us`` is how much later
     than the others the last rank begins; ``malloc`` is one of MALLOCS; ``timeline_us`` is how often the interface's
-    counters are read meanwhile, 0 for never.
+    counters are read meanwhile, 0 for never; ``pair``, such as ``1-3``, names the two ranks between which alone the
+    operation runs, whatever the world size.
     """
 
     mode: str
@@ -61,6 +76,11 @@ class Point:
     entry_delay_us: int = 0
     malloc: str = "default"
     timeline_us: int = 0
+    pair: str = ""
+
+    @property
+    def members(self) -> Sequence[int]:
+        return members(self.world_size, self.pair)
 
     def id_with(self, size: str) -> str:
         """``all_gather-parallel_gloo-k4-n2-1MiB``; what is not as usual is named at the end."""
@@ -81,12 +101,15 @@ class Point:
             parts.append(f"malloc_{self.malloc}")
         if self.timeline_us:
             parts.append(f"timeline{self.timeline_us}us")
+        if self.pair:
+            parts.append(f"pair{self.pair}")
         return "-".join(parts)
 
     @property
     def is_usual(self) -> bool:
         """Whether nothing but mode, backend, streams, world size, dtype and size sets it apart."""
-        return (self.chunks, self.entry_delay_us, self.malloc, self.timeline_us) == (1, 0, "default", 0)
+        usual = (1, 0, "default", 0, "")
+        return (self.chunks, self.entry_delay_us, self.malloc, self.timeline_us, self.pair) == usual
 
 
 @dataclass(frozen=True, kw_only=True)

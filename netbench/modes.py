@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from netbench.model import Case, Point
+from netbench.model import Case, Point, members
 from netbench.registry import Registry
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Mode:
 
     name: ClassVar[str]
     min_world_size: ClassVar[int] = 1
-    #: Made of send and recv alone.
+    #: Made of send and recv between two ranks alone, so that its formulas are the same for every world size.
     pairwise: ClassVar[bool] = False
     #: How often S passes in one iteration: 2 for a ping-pong, so algbw = messages * S / t.
     messages: ClassVar[int] = 1
@@ -98,7 +98,7 @@ class Mode:
         return 1
 
     def participants(self, world_size: int) -> range:
-        """The ranks that take part; the others neither send nor wait."""
+        """Of the ranks between which it runs, those that take part; the others neither send nor wait."""
         return range(world_size)
 
     def memory_ratio(self, world_size: int) -> Fraction:
@@ -120,6 +120,12 @@ class Mode:
 
 #: The field writes both; netbench's own word is the one without the underscore.
 MODES: Registry[Mode] = Registry("mode", aliases={"all_reduce": "allreduce", "allgather": "all_gather"})
+
+
+def participants(mode: str, world_size: int, pair: str = "") -> list[int]:
+    """The ranks of a launch that take part in a case; the others neither send nor wait."""
+    among = members(world_size, pair)
+    return [among[place] for place in MODES[mode].participants(len(among))]
 
 
 def sized(point: Point, tensor_bytes: int) -> Case:

@@ -95,6 +95,11 @@ class Node:
         """Why this node is no longer there; None as long as it is."""
         return None
 
+    @property
+    def pid(self) -> int | None:
+        """The process id of its torchrun, where that is a process of this host."""
+        return None
+
     def log(self) -> str:
         """What torchrun and the ranks of the last launch wrote, as far as it is here."""
         if self._job is None:
@@ -120,6 +125,10 @@ class LocalNode(Node):
 
     def poll(self) -> int | None:
         return self._process.poll() if self._process else 0
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
 
     def wait(self, limit_s: float) -> None:
         """Returns when its ranks have ended, after ``limit_s`` at the latest."""
@@ -203,12 +212,12 @@ class UnderWay:
     """A launch that has been started on all nodes."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self._nodes = nodes
+        self.nodes = nodes
         self._broken_at: float | None = None
 
     def poll(self) -> int | None:
         """The worst exit code once all nodes have ended, or had time to after one has ended badly."""
-        codes = [node.poll() for node in self._nodes]
+        codes = [node.poll() for node in self.nodes]
         bad = [code for code in codes if code]
         if bad and self._broken_at is None:
             self._broken_at = time.monotonic()
@@ -216,24 +225,24 @@ class UnderWay:
             return bad[0] if bad else 0
         return None
 
+    def rank(self, node: Node, local_rank: int) -> int:
+        """The rank of a process by its place on its node, as Job.rank has it."""
+        return local_rank * len(self.nodes) + node.rank
+
     @property
     def losses(self) -> list[str]:
-        return [node.loss for node in self._nodes if node.loss]
-
-    def logs(self) -> dict[Node, str]:
-        """What torchrun and the ranks wrote, as far as it is here, by node."""
-        return {node: node.log() for node in self._nodes}
+        return [node.loss for node in self.nodes if node.loss]
 
     def wait(self, limit_s: float) -> None:
         """Returns when something may have happened, after ``limit_s`` at the latest."""
-        match self._nodes:
+        match self.nodes:
             case [LocalNode() as only]:
                 only.wait(limit_s)
             case _:
                 time.sleep(limit_s)
 
     def end(self) -> None:
-        for node in self._nodes:
+        for node in self.nodes:
             node.end()
 
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from itertools import product
+from itertools import combinations, product
 
 from netbench.backends import BACKENDS
 from netbench.config import SweepConfig
@@ -85,33 +85,44 @@ def make_plan(config: SweepConfig) -> Plan:
 
 def _points(config: SweepConfig) -> Iterator[Point]:
     """The product of all axes but the sizes; an axis of Point is a key of SweepConfig in the plural."""
-    for mode, world_size, backend, streams, dtype, chunks, delay, malloc, timeline in product(
-        config.modes,
-        config.world_sizes,
-        config.backends,
-        config.streams,
-        config.dtypes,
-        config.chunks,
-        config.entry_delays,
-        config.mallocs,
-        config.timelines,
-    ):
-        yield Point(
-            mode=mode,
-            backend=backend,
-            streams=streams,
-            world_size=world_size,
-            dtype=dtype,
-            chunks=chunks,
-            entry_delay_us=round(delay * 1e6),
-            malloc=malloc,
-            timeline_us=round(timeline * 1e6),
-        )
+    for mode, world_size in product(config.modes, config.world_sizes):
+        for pair, backend, streams, dtype, chunks, delay, malloc, timeline in product(
+            _pairs(config, world_size),
+            config.backends,
+            config.streams,
+            config.dtypes,
+            config.chunks,
+            config.entry_delays,
+            config.mallocs,
+            config.timelines,
+        ):
+            yield Point(
+                mode=mode,
+                backend=backend,
+                streams=streams,
+                world_size=world_size,
+                dtype=dtype,
+                chunks=chunks,
+                entry_delay_us=round(delay * 1e6),
+                malloc=malloc,
+                timeline_us=round(timeline * 1e6),
+                pair=pair,
+            )
+
+
+def _pairs(config: SweepConfig, world_size: int) -> Iterable[str]:
+    """What ``config.pairs`` means among so many ranks, each pair once."""
+    named = {"none": [""], "all": [f"{first}-{second}" for first, second in combinations(range(world_size), 2)]}
+    return dict.fromkeys(pair for item in config.pairs for pair in named.get(item, [item]))
 
 
 def _refusal(point: Point, lab: LabSpec | None, interface: str | None) -> str | None:
     """Why a point cannot be measured at any size; None where it can."""
     mode = MODES[point.mode]
+    if point.pair and not mode.pairwise:
+        return f"{mode.name} is not made of two ranks; a pair takes {', '.join(_pairwise())}"
+    if max(point.members) >= point.world_size:
+        return f"there is no rank {max(point.members)} among {point.world_size}"
     if point.world_size < mode.min_world_size:
         return f"{mode.name} needs {mode.min_world_size} ranks, not {point.world_size}"
     if lab and point.world_size > lab.hosts:
@@ -122,7 +133,11 @@ def _refusal(point: Point, lab: LabSpec | None, interface: str | None) -> str | 
         return f"sums of {point.dtype} over {point.world_size} ranks are not exact, so they could not be checked"
     if point.streams == AUTO and not BACKENDS[point.backend].chooses_streams:
         return f"{point.backend} cannot choose the stream count by itself; give it a number"
-    return BACKENDS[point.backend].refusal(mode, point.streams, point.world_size)
+    return BACKENDS[point.backend].refusal(mode, point.streams, len(point.members))
+
+
+def _pairwise() -> list[str]:
+    return [name for name, mode in MODES.items() if mode.pairwise]
 
 
 def _crowded(point: Point, config: SweepConfig, nodes: int) -> str | None:

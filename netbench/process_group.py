@@ -33,6 +33,7 @@ from torch._C._distributed_c10d import (
     Store,
 )
 
+from netbench.limits import check_limits
 from netbench.schedules import (
     Schedule,
     Scratch,
@@ -46,7 +47,7 @@ from netbench.schedules import (
     ring_all_gather,
     ring_peers,
 )
-from netbench.streams import ParallelOptions, check_limits, connect, open_stream
+from netbench.streams import ParallelOptions, connect, open_stream
 from netbench.tensors import (
     FOLDS,
     Finish,

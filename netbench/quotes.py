@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 from netbench.errors import RecordError
@@ -58,6 +58,8 @@ class Quote:
 
 
 _AXES = {field.name: field.type for field in fields(Case)}
+#: Axes that came later, and that older files do not have.
+_OPTIONAL = {field.name for field in fields(Case) if field.default is not MISSING}
 _NUMBERS = {field.name: field.type for field in fields(Quote) if field.name != "case"}
 
 
@@ -85,7 +87,8 @@ def read_quotes(folder: RunFolder) -> dict[str, Quote]:
 def _parsed(folder: RunFolder, text: str) -> Iterator[Quote]:
     for number, row in enumerate(csv.DictReader(io.StringIO(text)), start=2):
         try:
-            case = Case(**{name: _value(row[name], kind) for name, kind in _AXES.items()})
+            axes = {name: kind for name, kind in _AXES.items() if name in row or name not in _OPTIONAL}
+            case = Case(**{name: _value(row[name], kind) for name, kind in axes.items()})
             yield Quote(case=case, **{name: _value(row.get(name), kind) for name, kind in _NUMBERS.items()})
         except (KeyError, TypeError, ValueError) as error:
             raise RecordError(f"{folder.quotes}: line {number} is damaged: {error}") from None

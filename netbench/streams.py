@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-import threading
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,12 +10,8 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCPStore
 
-from netbench.errors import LaunchError, UsageError
+from netbench.errors import UsageError
 from netbench.tuning import TuningTable, read_table
-
-#: What each stream costs: Gloo's I/O thread, its two worker threads, and its descriptors beside one per peer.
-THREADS_PER_STREAM = 3
-DESCRIPTORS_PER_STREAM = 5
 
 _Gloo: Any = ProcessGroupGloo
 
@@ -74,25 +68,6 @@ class ParallelOptions:
             options,
             schedule=os.environ.get("NETBENCH_SCHEDULE") or None,
             interface=os.environ.get("NETBENCH_INTERFACE") or None,
-        )
-
-
-def check_limits(streams: int, world_size: int) -> None:
-    """Raises LaunchError when this process may not have as many descriptors or threads as ``streams`` need."""
-    descriptors = streams * (DESCRIPTORS_PER_STREAM + world_size - 1)
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = sum(1 for _ in Path("/proc/self/fd").iterdir()) if Path("/proc/self/fd").is_dir() else 0
-    if most != resource.RLIM_INFINITY and used + descriptors > most:
-        raise LaunchError(
-            f"{streams} streams between {world_size} ranks need {descriptors} descriptors; {used} of {most} are in "
-            f"use: take fewer streams, or raise the limit with ulimit -n {used + descriptors}"
-        )
-    threads = streams * THREADS_PER_STREAM
-    most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if most != resource.RLIM_INFINITY and threading.active_count() + threads > most:
-        raise LaunchError(
-            f"{streams} streams need {threads} threads and the limit of this user is {most}: take fewer streams, or "
-            "raise the limit with ulimit -u"
         )
 
 

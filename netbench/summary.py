@@ -27,7 +27,7 @@ from netbench.interference import Interference
 from netbench.iterations import Findings, Iterations
 from netbench.metrics import DEFAULT_RATE, evaluate
 from netbench.model import Case
-from netbench.modes import MODES
+from netbench.modes import participants
 from netbench.quotes import Quote, read_quotes
 from netbench.record import SCHEMA_VERSION, TIMELINE, Manifest, RunFolder
 from netbench.statistics import Nanoseconds, Statistics, describe
@@ -366,7 +366,7 @@ def _samples(path: Path, run_id: str | None = None) -> tuple[Case, dict[str, Any
         raise RecordError(f"{path}: belongs to another run, {written_by}")
     if not count:
         raise RecordError(f"{path}: is empty: it has no timed iteration")
-    ranks = len(MODES[case.mode].participants(case.world_size))
+    ranks = len(participants(case.mode, case.world_size, case.pair))
     each = int(np.count_nonzero(columns["rank"] == columns["rank"][0]))
     if count != ranks * each:
         raise RecordError(f"{path}: is damaged: {count} rows for {each} iterations of {ranks} ranks")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-import signal
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -14,6 +11,7 @@ from typing import Any
 
 import netbench
 from netbench import memory
+from netbench.causes import Causes
 from netbench.config import SweepConfig
 from netbench.crew import Crew
 from netbench.display import Display
@@ -23,7 +21,7 @@ from netbench.job import Job
 from netbench.lab import Lab, LabSpec
 from netbench.launch import LAUNCHERS
 from netbench.model import Case, Skip
-from netbench.nodes import Node, UnderWay
+from netbench.nodes import UnderWay
 from netbench.plan import Plan
 from netbench.record import Failure, LabFacts, Launch, Manifest, RunFolder, create_run_folder, visits_done
 from netbench.signals import stopping
@@ -39,6 +37,9 @@ _POLL_S = 0.25
 #: The ranks must be up within this time, seconds, and a little more for each of them.
 _START_LIMIT_S, _START_LIMIT_PER_RANK_S = 120.0, 5.0
 
+#: A rank that is stopped is waited for so much longer than the limit of an operation: the others may find out first.
+_GRACE_S = 1.0
+
 #: Silence that is no worry beyond the limits of the operations themselves: buffers are made and checked meanwhile.
 _SILENCE_S = 60.0
 
@@ -46,7 +47,7 @@ _SILENCE_S = 60.0
 def fit_to_memory(plan: Plan, nodes: int = 1) -> Plan:
     """The plan with what does not fit into this host's memory, with its share of the ranks, turned into skips."""
     free = memory.free_bytes()
-    reasons = {case.id: memory.refusal(case, -(-case.world_size // nodes), free) for case in plan.cases}
+    reasons = {case.id: memory.refusal(case, -(-len(case.members) // nodes), free) for case in plan.cases}
     return plan.without(Skip(case, reason) for case, reason in reasons.items() if reason)
 
 
@@ -180,6 +181,8 @@ class Sweep:
             launch.exit_code, launch.ended_at = under_way.poll(), datetime.now(UTC)
         if launch.reason and follower.under_way:
             self._book_failure(follower.under_way, launch)
+        elif launch.reason and follower.has_news:
+            self.display.broken(launch.number, launch.reason)
         if not follower.has_news and follower.under_way is None:
             raise LaunchError(
                 f"launch {launch.number} ended before any case began: {launch.reason or 'no rank said why'}\n"
@@ -204,6 +207,8 @@ class Sweep:
             return
         elif event["event"] == "started":
             self.display.started(case)
+        elif event["event"] == "moving":
+            self.display.moving(case, event["bit_s"])
         elif event["event"] == "visited":
             self.display.visited(case, event["time_s"])
         elif event["event"] == "finished":
@@ -225,6 +230,7 @@ class _Follower:
         self._last_sign = time.monotonic()
         self._limit_s = _START_LIMIT_S + _START_LIMIT_PER_RANK_S * job.world_size
         self._broken_at: float | None = None
+        self._causes = Causes(job, under_way)
         #: The case that has been started and has not ended yet.
         self.under_way: str | None = None
         #: Whether anything has come of this launch: without that another one would be in vain.
@@ -236,24 +242,30 @@ class _Follower:
             code = self._launched.poll()
             self._hear()
             if code is not None:
-                return self._why(code) if code else ""
+                return self._causes.why() if code else ""
             if self._is_broken_for_good():
-                return self._why(None)
+                return self._causes.why()
             silent_s = time.monotonic() - self._last_sign
+            # Without an end to its silence the limit of an operation has passed, or the ranks are not up yet.
+            if silent_s > self._job.timeout_s + self._job.pause_s + _GRACE_S and (stopped := self._causes.stopped()):
+                return "; ".join(stopped)
             if silent_s > self._limit_s:
                 return f"no sign of life from rank 0 for {about_seconds(silent_s)}; the launch was ended"
             self._launched.wait(_POLL_S)
 
     def _is_broken_for_good(self) -> bool:
-        """Whether a rank has reported its end, and all had time to follow it."""
+        """Whether a rank has reported its end, and all had time to follow it; one that is stopped never will."""
         if self._broken_at is None and any(self._sweep.folder.rank_errors(self._job.launch)):
             self._broken_at = time.monotonic()
-        return self._broken_at is not None and time.monotonic() - self._broken_at > _BROKEN_S
+        if self._broken_at is None:
+            return False
+        return time.monotonic() - self._broken_at > _BROKEN_S or bool(self._causes.stopped())
 
     def _hear(self) -> None:
         for event in self._events.new():
             self._last_sign = time.monotonic()
             if event["event"] == "hosts":
+                self._causes.hosts = {rank: host["host"] for host in event["hosts"] for rank in host["ranks"]}
                 self._limit_s = 2 * self._job.timeout_s + self._job.pause_s + _SILENCE_S
             if event["event"] == "started":
                 self.under_way = event["case_id"]
@@ -261,39 +273,3 @@ class _Follower:
                 self.under_way = None
                 self.has_news = True
             self._sweep.heard(event)
-
-    def _why(self, code: int | None) -> str:
-        """The first cause to be found: a host that has gone, a rank that a signal ended, the first error of a rank, or
-        the end of a log."""
-        folder, launch = self._sweep.folder, self._job.launch
-        if losses := self._launched.losses:
-            return "; ".join(losses)
-        logs = self._launched.logs()
-        killed = [text for node, log in logs.items() for text in _killed_ranks(log, node, len(logs))]
-        if killed:
-            return "; ".join(killed)
-        reports = []
-        for report in folder.rank_errors(launch):
-            with suppress(OSError, ValueError):
-                reports.append(json.loads(report.read_text()))
-        if reports:
-            # A rank that lost its peer says so at once; the peer's own reason is the cause.
-            cause = min(reports, key=lambda report: ("Connection closed" in report["error"], report["at"]))
-            return f"rank {cause['rank']} on {cause['host']}: {_one_line(cause['error'])}"
-        last = [line for log in logs.values() for line in log.splitlines() if line.strip()][-3:]
-        return f"the workers ended with exit code {code}: {_one_line(' / '.join(last))}"
-
-
-def _killed_ranks(log: str, node: Node, nodes: int) -> list[str]:
-    """Ranks that torchrun's report says a signal ended, other than by torchrun's own clearing up."""
-    found = re.findall(r"\(local_rank: (\d+)\)\n\s*exitcode\s*:\s*-(\d+) \(pid: (\d+)\)", log)
-    return [
-        f"rank {int(local_rank) * nodes + node.rank} (pid {pid} on {node.seat.host}) was ended by "
-        f"{signal.Signals(int(number)).name}"
-        for local_rank, number, pid in found
-        if int(number) != signal.SIGTERM
-    ]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:500]

@@ -16,7 +16,7 @@ from typing import Any
 from netbench.ceiling import Ceiling
 from netbench.interference import Machine, machines
 from netbench.lab.spec import burst_bytes
-from netbench.modes import MODES
+from netbench.modes import MODES, participants
 from netbench.record import Manifest
 from netbench.registry import Registry, one_line
 from netbench.statistics import median_interval
@@ -45,7 +45,7 @@ class Circumstances:
             if host["host"] in self.machines
             for rank in host["ranks"]
         }
-        ranks = MODES[case["mode"]].participants(int(case["world_size"]))
+        ranks = _participants(case)
         if any(rank not in placed for rank in ranks):
             return []
         return list(Counter(placed[rank] for rank in ranks).items())
@@ -156,7 +156,7 @@ def retransmits(case: Row, circumstances: Circumstances) -> str | None:
     count, iterations = case["retransmits"], case["iterations"]
     if not _least(count, 3):
         return None
-    segments = (case["wire_sent_bytes"] or 0) * len(MODES[case["mode"]].participants(int(case["world_size"]))) / 1448
+    segments = (case["wire_sent_bytes"] or 0) * len(_participants(case)) / 1448
     share = count / max(1.0, segments)
     if share < 5e-4:
         return None
@@ -296,6 +296,10 @@ def extra_traffic(case: Row, circumstances: Circumstances) -> str | None:
     if 0.9 <= ratio <= 1.1:
         return None
     return f"the busiest rank sends {ratio:.2f} times T. {one_line(MODES[case['mode']])}"
+
+
+def _participants(case: Row) -> list[int]:
+    return participants(case["mode"], int(case["world_size"]), case["pair"] or "")
 
 
 def _cpu_use(case: Row, circumstances: Circumstances) -> float | None:

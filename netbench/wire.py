@@ -5,8 +5,10 @@ Source: ``struct tcp_info`` in Linux' ``include/uapi/linux/tcp.h``; ``tcpi_bytes
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import struct
+import termios
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +87,21 @@ def traffic(descriptors: Iterable[int]) -> Traffic | None:
         received += _u64(info, _RECEIVED_AT)
         retransmits += _u32(info, _RETRANSMITS_AT)
     return Traffic(sent, received, retransmits)
+
+
+def waiting(descriptors: Iterable[int]) -> dict[str, int]:
+    """By the peer's address, the bytes that these connections have been given and the peer has not yet taken.
+
+    Raises OSError when one of them is no longer open.
+    """
+    found: dict[str, int] = {}
+    for descriptor in descriptors:
+        with _Borrowed(descriptor) as connection:
+            [queued] = struct.unpack("=i", fcntl.ioctl(descriptor, termios.TIOCOUTQ, b"\0" * 4))
+            if queued:
+                peer = connection.getpeername()[0]
+                found[peer] = found.get(peer, 0) + queued
+    return found
 
 
 def _u32(info: bytes, offset: int) -> int:

@@ -14,8 +14,9 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,10 @@ from netbench.events import EventWriter
 from netbench.job import Job, Place, read_job
 from netbench.measure import count_wrong, make_operation, time_iterations
 from netbench.model import Case, split
-from netbench.modes import MODES
+from netbench.modes import MODES, participants
 from netbench.payload import Payload
 from netbench.processes import die_with_parent
+from netbench.pulse import STANDSTILL_S, Pulse
 from netbench.record import (
     TIMELINE,
     RunFolder,
@@ -58,7 +60,7 @@ _START_LIMIT_S = 300.0
 class Worker:
     """This rank's connections, made when a case first needs them and kept for the rest of the launch.
 
-    Gloo groups cannot be closed while the process lives, so they are made once for each (backend, streams, N).
+    Gloo groups cannot be closed while the process lives, so they are made once for each (backend, streams, members).
     """
 
     def __init__(self, job: Job, place: Place, store: Any, rank: int, events: EventWriter) -> None:
@@ -69,8 +71,15 @@ class Worker:
         self.folder = RunFolder(job.run_folder)
         self._store = store
         self._controls: dict[int, Control] = {}
-        self._lanes: dict[tuple[str, int, int], tuple[Lanes, frozenset[int]]] = {}
+        self._lanes: dict[tuple[str, int, Sequence[int]], tuple[Lanes, frozenset[int]]] = {}
         self._visits: dict[str, Visits] = {}
+        self._case_id = ""
+        self._pulse = Pulse(
+            job.timeout_s,
+            lambda bit_s: events.tell("moving", case_id=self._case_id, bit_s=bit_s),
+            self._end_dead,
+            STANDSTILL_S + max(case.entry_delay_us for case in job.cases) / 1e6,
+        )
         #: Cases that did not fit into memory; the same on all of their ranks.
         self.skipped: set[str] = set()
         #: Offset and error of this rank's clock against rank 0's, ns.
@@ -87,10 +96,17 @@ class Worker:
         return self._controls[world_size]
 
     def lanes(self, case: Case) -> tuple[Lanes, frozenset[int]]:
-        """The open streams of a case's backend, and the descriptors of their connections."""
-        key = (case.backend, case.streams, case.world_size)
+        """The open streams of a case's backend, and the descriptors of their connections.
+
+        A rank that is no member of the case's pair has none.
+        """
+        if self.rank not in case.members:
+            return Lanes([]), frozenset()
+        key = (case.backend, case.streams, case.members)
         if key not in self._lanes:
-            wiring = self.wiring(f"{case.backend}/k{case.streams}", case.world_size, self.job.timeout_s)
+            purpose = "/".join(filter(None, [case.backend, f"k{case.streams}", case.pair]))
+            wiring = self.wiring(purpose, len(case.members), self.job.timeout_s)
+            wiring = replace(wiring, rank=case.members.index(self.rank))
             before = wire.connections()
             lanes = BACKENDS[case.backend].open(wiring, case.streams)
             self._lanes[key] = lanes, wire.connections() - before
@@ -98,6 +114,7 @@ class Worker:
 
     def visit(self, case: Case, round: int) -> None:
         """Measures one round of a case together with the other ranks of its world, and puts it on disk."""
+        self._case_id = case.id
         control = self.control(case.world_size)
         control.meet(_IDLE_LIMIT_S)
         self.events.tell("started", case_id=case.id, round=round)
@@ -106,13 +123,26 @@ class Worker:
             self.events.tell("skipped", case_id=case.id, reason=reason)
             return
         recorder = Recorder(self.place.interface, case.timeline_us / 1e6) if case.timeline_us else None
-        samples, facts = self._measure(case, round, control, recorder or nullcontext())
+        try:
+            samples, facts = self._measure(case, round, control, recorder or nullcontext())
+        except RuntimeError as error:
+            if "timed out" in str(error).lower() and (finding := self._pulse.finding()):
+                error.add_note(finding)
+            raise
+        self._pulse.rest()
         told = control.tell_all(facts)
         gathered = control.gather(samples)
         if recorder:
             self._record_timeline(case, control, recorder.readings)
         if self.rank == 0:
             self._record(case, round, gathered, told)
+
+    def _end_dead(self, finding: str) -> None:
+        """Ends this rank from another thread: its own waits for an operation, which nothing can interrupt."""
+        error = RuntimeError(f"the operation is dead: {finding}")
+        _report(self.folder.rank_error(self.job.launch, self.rank), self.rank, self.place.host, self._case_id, error)
+        sys.stderr.flush()
+        os._exit(1)
 
     def rounds_done(self, case: Case) -> int:
         """How many rounds of this repetition are on disk from an earlier launch; asked on rank 0."""
@@ -127,6 +157,7 @@ class Worker:
     def _memory_refusal(self, case: Case, control: Control) -> str | None:
         # The hosts of a lab share one kernel, and so its memory.
         machines = control.tell_all([clocks.boot_id(), self.place.host, memory.free_bytes()])
+        machines = [machines[rank] for rank in case.members]
         ranks_on = Counter(machine for machine, *_ in machines)
         for machine, host, free in machines:
             if reason := memory.refusal(case, ranks_on[machine], free):
@@ -138,33 +169,42 @@ class Worker:
     ) -> tuple[np.ndarray, dict[str, Any]]:
         mode, job = MODES[case.mode], self.job
         lanes, connections = self.lanes(case)
-        block = mode.block(case.world_size)
+        self._pulse.watch(connections)
+        size, is_member = len(case.members), self.rank in case.members
+        place = case.members.index(self.rank) if is_member else -1
+        block = mode.block(size)
         parts = [
             split(part.stop - part.start, case.chunks, block, part.start)
             for part in split(case.elements, len(lanes.lanes), block)
         ]
         pieces = [chunk for chunks in parts for chunk in chunks]
-        buffers = mode.buffers(tensor_maker(lanes.device, case.dtype), case.elements, case.world_size)
-        participants = mode.participants(case.world_size)
-        takes_part = self.rank in participants
-        delay_s = case.entry_delay_us / 1e6 if self.rank == participants[-1] else 0.0
+        buffers = mode.buffers(tensor_maker(lanes.device, case.dtype), case.elements if is_member else 0, size)
+        taking_part = participants(case.mode, case.world_size, case.pair)
+        takes_part = self.rank in taking_part
+        delay_s = case.entry_delay_us / 1e6 if self.rank == taking_part[-1] else 0.0
         operation = make_operation(mode, lanes, buffers, parts, job.timeout_s) if takes_part else _nothing
+        untimed, pulse = self._pulse.watched(operation), self._pulse
 
         def check(round: int) -> int:
             control.barrier()
             if not takes_part:
                 return 0
-            return count_wrong(mode, buffers, pieces, self.rank, Payload(case.world_size, round), operation)
+            return count_wrong(mode, buffers, pieces, place, Payload(size, round), untimed)
 
         def between() -> None:
-            self.events.alive()
+            pulse.inside = False
             if job.pause_s:
                 time.sleep(job.pause_s)
+            if self.events.alive() or pulse.ticking:
+                pulse.beat()
 
         def enter() -> None:
             control.barrier()
+            if case.pair and is_member:
+                control.meet_peer(case.members[1 - place])
             if delay_s:
                 time.sleep(delay_s)
+            pulse.inside = takes_part
 
         def iterations(count: int, warmup: bool) -> np.ndarray:
             return time_iterations(count, warmup, enter, operation, between=between)
@@ -215,7 +255,7 @@ class Worker:
             decision = Decision(0, "")
             if self.rank == 0:
                 earlier = self._earlier(case)
-                earlier.add_times([gathered[rank] for rank in MODES[case.mode].participants(case.world_size)])
+                earlier.add_times([gathered[rank] for rank in participants(case.mode, case.world_size, case.pair)])
                 count = sum(map(len, batches))
                 decision = rule.next(earlier.times_ns, count, time.monotonic() - begun)
             decision = Decision(*control.tell_all(decision)[0])
@@ -316,7 +356,7 @@ def _report(path: Path, rank: int, host: str, case_id: str, error: BaseException
         "host": host,
         "case_id": case_id,
         "at": time.time(),
-        "error": f"{type(error).__name__}: {error}",
+        "error": "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]),
     }
     try:
         path.write_text(json.dumps(report))

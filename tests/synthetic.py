@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from netbench.model import DTYPES, Case, Point, Skip
-from netbench.modes import MODES, sized
+from netbench.modes import participants, sized
 from netbench.record import MEASURED, Failure, Manifest, RunFolder, samples_table, write_samples
 
 #: Gives the durations in ns of a case, shape (ranks, iterations).
@@ -46,7 +46,7 @@ def write_case(
     faults: Callable[[Case], int] = lambda case: 0,
 ) -> None:
     """Warm-up iterations take a hundred times as long, so mixing them in would show."""
-    ranks = list(MODES[case.mode].participants(case.world_size))
+    ranks = participants(case.mode, case.world_size, case.pair)
     timed = durations(case, len(ranks), iterations)
     samples = []
     for index, rank in enumerate(ranks):

@@ -18,6 +18,7 @@ _IDLE_SETTINGS = {"name", "question", "out", "seed", "lab", "interface", "sizes"
     "entry_delays",
     "mallocs",
     "timelines",
+    "pairs",
 }
 
 #: Facts that are never the same, or say nothing.

@@ -112,6 +112,7 @@ def _is(case: Case, mode: str, **what: object) -> bool:
         "late": False,
         "malloc": "default",
         "timeline": False,
+        "pair": "",
     }
     wanted = usual | what
     late, timeline = wanted.pop("late"), wanted.pop("timeline")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -246,8 +246,8 @@ def test_the_display_hears_of_every_case(begun: Run) -> None:
     heard: list[str] = []
 
     class Noting(Display):
-        def launching(self, world_size: int) -> None:
-            heard.append(f"launching {world_size}")
+        def launching(self, ranks: int, hosts: Sequence[str]) -> None:
+            heard.append(f"launching {ranks}")
 
         def finished(self, case: object, time_s: float, status: str) -> None:
             heard.append(f"finished {status}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,7 +90,10 @@ def under_way(out: Path) -> str | None:
 
 @pytest.mark.parametrize(
     ("sent", "reason"),
-    [(signal.SIGKILL, "rank 1 (pid {pid}) was ended by SIGKILL"), (signal.SIGSTOP, "rank 0 on ")],
+    [
+        (signal.SIGKILL, "rank 1 on {host} (pid {pid}) was ended by SIGKILL"),
+        (signal.SIGSTOP, "rank 1 on {host} (pid {pid}) has been stopped"),
+    ],
     ids=["killed", "stopped"],
 )
 def test_a_rank_that_is_lost_costs_its_case_and_no_other(
@@ -103,7 +107,7 @@ def test_a_rank_that_is_lost_costs_its_case_and_no_other(
     assert program.left_behind() == []
     folder = only_run(tmp_path)
     [failure] = folder.read_manifest().failures
-    assert failure.reason.startswith(reason.format(pid=lost.pid))
+    assert failure.reason.startswith(reason.format(pid=lost.pid, host=socket.gethostname()))
     assert failure.case_id in program.err
     assert "Traceback" not in program.err
     assert len(folder.finished()) == CASES - 1

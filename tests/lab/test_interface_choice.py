@@ -152,7 +152,7 @@ def test_names_work_from_the_hosts_file_and_one_that_means_loopback_is_refused(
     )
     message = refused(ask(hosts[0], peer="alpha", wrap=wrap))
     assert "'alpha' resolves to 127.0.1.1 on alpha, which is loopback" in message
-    assert f"give the address instead of the name; those of alpha: {hosts[0].address} (lab0)" in message
+    assert f"give the address instead of the name (those of alpha: lab0 {hosts[0].address})" in message
 
 
 def test_without_dns_a_name_is_refused_and_an_address_is_asked_for(

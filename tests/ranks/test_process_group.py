@@ -27,7 +27,7 @@ from torch._C._distributed_c10d import (
     TCPStore,
 )
 
-from netbench import streams
+from netbench import limits
 from netbench.errors import LaunchError, UsageError
 from netbench.process_group import RESERVED_TAGS, ParallelOptions, ParallelProcessGroup
 from netbench.tuning import SCHEDULES, BuiltIn, Choice, Fixed, Policy
@@ -577,14 +577,14 @@ def test_streams_cost_what_is_documented() -> None:
     groups = open_groups(world, "cost", streams=5)
     after = held()
     # Both ranks live in this process.
-    assert after[0] - before[0] <= 2 * 5 * (streams.DESCRIPTORS_PER_STREAM + 1)
-    assert after[1] - before[1] <= 2 * 5 * streams.THREADS_PER_STREAM
+    assert after[0] - before[0] <= 2 * 5 * (limits.DESCRIPTORS_PER_STREAM + 1)
+    assert after[1] - before[1] <= 2 * 5 * limits.THREADS_PER_STREAM
     for group in groups:
         group.shutdown()
 
 
 def test_limits_are_checked_before_anything_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams.resource, "getrlimit", lambda which: (64, 64))
+    monkeypatch.setattr(limits.resource, "getrlimit", lambda which: (64, 64))
     with pytest.raises(LaunchError, match=r"512 streams between 2 ranks need \d+ descriptors.*ulimit -n"):
         ParallelProcessGroup(streams=512).configure("127.0.0.1:1/never", 0, 2)
 

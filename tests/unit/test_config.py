@@ -27,6 +27,7 @@ WRITTEN: dict[str, tuple[str, str, Any]] = {
     "entry_delays": ("0,0.2us,5ms", '[0, "0.2us", "5ms"]', [0.0, 0.005]),
     "mallocs": ("keep", '["keep"]', ["keep"]),
     "timelines": ("0,2ms", '[0, "2ms"]', [0.0, 0.002]),
+    "pairs": ("none,all,01-3", '["none", "all", "1-3"]', ["none", "all", "1-3"]),
     "sizes_of": ("transmit", '"transmit"', "transmit"),
     "iterations": ("7", "7", 7),
     "budget": ("2s", "2", 2.0),
@@ -80,6 +81,11 @@ WRONG: dict[str, list[tuple[str | None, str | None, str, str]]] = {
     "entry_delays": [("11", "11", "11", "0 to 10 s"), ("later", '["later"]', "'later'", "100ms")],
     "mallocs": [("kept", '"kept"', "'kept'", "did you mean 'keep'?")],
     "timelines": [("1us", '"1us"', "1us", "1ms to 10s"), ("often", '["often"]', "'often'", "100ms")],
+    "pairs": [
+        ("1-1", '"1-1"', "'1-1'", "write two ranks as 0-1"),
+        ("every", '["every"]', "'every'", "or all, or none"),
+        ("-1-2", "[-12]", "-1", "write two ranks"),
+    ],
     "sizes_of": [
         ("tensors", '"tensors"', "'tensors'", "did you mean 'tensor'?"),
         (None, "[1]", "[1]", "known: tensor"),

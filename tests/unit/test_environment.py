@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import psutil
 import pytest
@@ -55,3 +56,22 @@ def test_ranks_are_gathered_by_host_in_the_order_of_their_first_rank() -> None:
         {"host": "beta", "ranks": [0, 2], "cpus": 2},
         {"host": "alpha", "ranks": [1], "cpus": 8},
     ]
+
+
+@pytest.mark.parametrize(
+    ("files", "cpu", "memory"),
+    [
+        ({}, None, None),
+        ({"cpu.max": "max 100000", "memory.max": "max"}, "max 100000", "max"),
+        ({"cpu/cpu.cfs_quota_us": "150000", "cpu/cpu.cfs_period_us": "100000"}, "150000 100000", None),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "max 100000", None),
+        ({"memory/memory.limit_in_bytes": "1048576"}, None, "1048576"),
+    ],
+)
+def test_a_containers_limits_are_told_alike_by_both_kinds_of_control_groups(
+    files: dict[str, str], cpu: str | None, memory: str | None, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert environment._container_limits(str(tmp_path)) == {"cpu": cpu, "memory": memory}

@@ -159,7 +159,11 @@ def test_what_is_asked_for_first_decides(
             "",
             "alpha",
             "--rdzv-endpoint",
-            ["'alpha' resolves to 127.0.1.1 on alpha, which is loopback", "10.1.0.5 (eth0)", "correct /etc/hosts"],
+            [
+                "'alpha' resolves to 127.0.1.1 on alpha, which is loopback",
+                "(those of alpha: eth0 10.1.0.5",
+                "correct /etc/hosts",
+            ],
         ),
         (
             None,
@@ -180,6 +184,8 @@ def test_what_does_not_fit_is_refused_with_what_there_is(
         choose(name, subnet, peer, {"GLOO_SOCKET_IFNAME": variable}, host=ROUTED)
     assert str(refused.value).startswith(f"{place}: ")
     assert [word for word in words if word not in str(refused.value)] == []
+    seen = str(refused.value).partition("; ")[0]
+    assert seen.count("(") == seen.count(")"), "doctor cuts the message here, into what was seen and the advice"
 
 
 def test_messages_name_the_place_that_a_value_came_from() -> None:

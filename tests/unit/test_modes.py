@@ -45,6 +45,12 @@ def test_bus_bandwidth_is_what_each_rank_sends_over_time_where_all_ranks_send(na
     assert mode.bus_factor(world_size) * mode.message_ratio(world_size) == mode.transmit_ratio(world_size)
 
 
+@pytest.mark.parametrize("name", [name for name, mode in MODES.items() if mode.pairwise])
+def test_a_mode_of_two_ranks_has_the_same_formulas_in_any_world(name: str) -> None:
+    assert len(set(FORMULAS[name].values())) == 1
+    assert len({MODES[name].memory_ratio(world_size) for world_size in (2, 3, 9)}) == 1
+
+
 @pytest.mark.parametrize("name", MODES)
 def test_only_the_ping_pong_moves_its_message_twice(name: str) -> None:
     assert MODES[name].messages == (2 if name == "send_recv" else 1)

@@ -14,7 +14,7 @@ from netbench.backends import BACKENDS
 from netbench.config import SweepConfig, resolve
 from netbench.errors import UsageError
 from netbench.model import DTYPES, MALLOCS, SIZE_KINDS, Skip, split
-from netbench.modes import MODES
+from netbench.modes import MODES, participants
 from netbench.plan import Plan, make_plan
 
 
@@ -37,6 +37,7 @@ CONFIGS = st.builds(
     entry_delays=st.sampled_from([[0], [0, "1ms"]]),
     mallocs=some(list(MALLOCS)),
     timelines=st.sampled_from([[0], [0, "2ms"]]),
+    pairs=st.sampled_from([["none"], ["none", "0-1"], ["1-7", "7-1"]]),
     sizes=st.lists(st.integers(1, 64) | st.integers(1, 2**40), min_size=1, max_size=4, unique=True),
     sizes_of=st.sampled_from(SIZE_KINDS),
 )
@@ -75,6 +76,38 @@ def test_the_three_byte_counts_of_a_case_follow_from_its_modes_formulas(config: 
         mode = MODES[case.mode]
         assert case.message_bytes == case.tensor_bytes * mode.message_ratio(case.world_size)
         assert 0 <= case.tensor_bytes * mode.transmit_ratio(case.world_size) - case.transmit_bytes < 1
+
+
+def paired(**axes: object) -> Plan:
+    config = {"modes": ["send_recv"], "backends": ["gloo"], "streams": [1], "world_sizes": [4], "sizes": [4096]}
+    return make_plan(SweepConfig.model_validate(config | axes))
+
+
+def test_all_pairs_are_a_case_each_and_need_the_whole_launch() -> None:
+    plan = paired(pairs=["all", "1-3", "none"])
+    pairs = ["0-1", "0-2", "0-3", "1-2", "1-3", "2-3"]
+    assert [case.id for case in plan.cases] == [
+        *(f"send_recv-gloo-k1-n4-4KiB-pair{pair}" for pair in pairs),
+        "send_recv-gloo-k1-n4-4KiB",
+    ]
+    assert (plan.world_size, plan.skips) == (4, ())
+    assert [case.is_usual for case in plan.cases] == [False] * 6 + [True]
+
+
+def test_the_order_of_a_pair_says_who_is_first_in_it() -> None:
+    [case] = paired(modes=["send"], pairs=["3-1"]).cases
+    assert list(case.members) == [3, 1]
+    assert participants(case.mode, case.world_size, case.pair) == [3, 1]
+    assert (case.message_bytes, case.transmit_bytes) == (4096, 4096)
+
+
+def test_a_pair_takes_two_ranks_of_the_launch_and_a_mode_made_for_two() -> None:
+    plan = paired(modes=["exchange", "allreduce"], world_sizes=[2, 4], pairs=["1-3"])
+    assert [case.id for case in plan.cases] == ["exchange-gloo-k1-n4-4KiB-pair1-3"]
+    assert [skip.reason for skip in plan.skips] == [
+        "there is no rank 3 among 2",
+        *["allreduce is not made of two ranks; a pair takes send_recv, send, exchange, exchange_sends_first"] * 2,
+    ]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,0 +1,128 @@
+"""Why a launch ended early: what torchrun, the ranks and the kernel say of it, and what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from netbench.job import Job
+from netbench.nodes import Node, UnderWay
+from netbench.record import RunFolder
+
+#: What a rank says that has lost its peer; the peer's own reason is the cause.
+_CONSEQUENCES = re.compile(r"Connection closed|Connection reset|Broken pipe|Application timeout caused pair closure")
+
+_NO_MEMORY = re.compile(r"MemoryError|can't allocate memory|Cannot allocate memory")
+_MEMORY_ADVICE = "take smaller --sizes, fewer --world-sizes or fewer --streams"
+
+
+class Causes:
+    """Looks at one launch, from its start on: at this host's processes, and at what other hosts have sent of theirs."""
+
+    def __init__(self, job: Job, launched: UnderWay) -> None:
+        self._job = job
+        self._folder = RunFolder(job.run_folder)
+        self._launched = launched
+        #: On which host each rank runs, once that is known; in a lab it is at once.
+        self.hosts = {rank: host.name for rank, host in enumerate(job.lab_hosts)}
+        self._ended_for_memory = _ended_for_memory()
+
+    def stopped(self) -> list[str]:
+        """The processes of the launch that something has stopped, in words."""
+        found = []
+        for process, rank in self._ranks():
+            with suppress(psutil.Error):
+                if process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+                    who = "torchrun" if rank is None else self._rank(rank, process.pid)
+                    found.append(f"{who} has been stopped, by SIGSTOP or a debugger")
+        return found
+
+    def why(self) -> str:
+        """The first to be found: a host that is gone, a process that is stopped, or that a signal ended, a rank's
+        error, a log's end."""
+        if losses := self._launched.losses:
+            return "; ".join(losses)
+        if stopped := self.stopped():
+            return "; ".join(stopped)
+        if killed := [text for node in self._launched.nodes for text in self._killed(node)]:
+            return "; ".join(killed)
+        reports = []
+        for path in self._folder.rank_errors(self._job.launch):
+            with suppress(OSError, ValueError):
+                reports.append(json.loads(path.read_text()))
+        if reports:
+            cause = min(reports, key=lambda report: (bool(_CONSEQUENCES.search(report["error"])), report["at"]))
+            reason = f"{self._rank(cause['rank'], host=cause['host'])}: {one_line(cause['error'])}"
+            if _NO_MEMORY.search(cause["error"]):
+                return f"{reason}; memory ran out: {_MEMORY_ADVICE}"
+            silent = [*self._silent({report["rank"] for report in reports})]
+            return f"{reason}; nothing was heard of {', '.join(silent)}" if silent else reason
+        failed = next((node for node in self._launched.nodes if node.poll()), self._launched.nodes[0])
+        last = [line for line in failed.log().splitlines() if line.strip()][-3:]
+        return f"the workers ended with exit code {failed.poll()}: {one_line(' / '.join(last))}"
+
+    def _killed(self, node: Node) -> Iterator[str]:
+        """Whom a signal ended, other than by torchrun's own clearing up after the first to end."""
+        code, log = node.poll(), node.log()
+        if code is not None and code < 0:
+            pid = f" (pid {node.pid})" if node.pid else f" on {node.seat.host}"
+            yield f"torchrun{pid} was ended by {signal.Signals(-code).name}"
+        _, _, root = log.rpartition("Root Cause")
+        pattern = r"host\s*:\s*(\S+)\n\s*rank\s*:\s*\d+ \(local_rank: (\d+)\)\n\s*exitcode\s*:\s*-(\d+) \(pid: (\d+)\)"
+        first = {match[4] for match in re.finditer(pattern, root)}
+        for _, local_rank, number, pid in dict.fromkeys(re.findall(pattern, log)):
+            name = signal.Signals(int(number)).name
+            if name == "SIGTERM" and pid not in first:
+                continue
+            rank = self._launched.rank(node, int(local_rank))
+            ended = f"{self._rank(rank, int(pid), node.seat.host)} was ended by {name}"
+            if name == "SIGKILL" and _ended_for_memory() > self._ended_for_memory:
+                ended += f": the kernel does that when memory runs out, and did; {_MEMORY_ADVICE}"
+            elif name == "SIGKILL":
+                ended += ": by someone, or by a limit on memory (the kernel's log says which)"
+            yield ended
+
+    def _silent(self, heard: set[int]) -> Iterator[str]:
+        """The ranks that are still there, and have not said that they lost their peers."""
+        for process, rank in self._ranks():
+            if rank is not None and rank not in heard:
+                with suppress(psutil.Error):
+                    yield f"{self._rank(rank, process.pid)}, state {process.status()}"
+
+    def _ranks(self) -> Iterator[tuple[psutil.Process, int | None]]:
+        """torchrun, and the ranks under it, each with its number; only those on this host."""
+        for node in self._launched.nodes:
+            if node.pid is None:
+                continue
+            with suppress(psutil.Error):
+                torchrun = psutil.Process(node.pid)
+                yield torchrun, None
+                for process in torchrun.children(recursive=True):
+                    with suppress(psutil.Error):
+                        rank = process.environ().get("LOCAL_RANK", "")
+                        if rank.isdecimal() and "netbench.worker" in process.cmdline():
+                            yield process, self._launched.rank(node, int(rank))
+
+    def _rank(self, rank: int, pid: int | None = None, host: str | None = None) -> str:
+        host = self.hosts.get(rank) or host or socket.gethostname()
+        return f"rank {rank} on {host}" + (f" (pid {pid})" if pid else "")
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())[:500]
+
+
+def _ended_for_memory() -> int:
+    """How many processes this machine's kernel has ended because memory ran out, cgroups' limits included."""
+    try:
+        found = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0
