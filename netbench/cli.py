@@ -388,6 +388,86 @@ def tune(
     print(f"table: {target}\nuse it: NETBENCH_TUNING={shlex.quote(str(target))}", file=sys.stderr)
 
 
+ListingName = Annotated[str, typer.Option("--format", help="table, csv or json.")]
+
+
+@app.command()
+def matrix(
+    path: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="A run to judge; without it, one is measured.")
+    ] = None,
+    world_size: Annotated[
+        int | None, typer.Option(min=2, help="How many hosts (ranks); all hosts of a lab, or else 2.")
+    ] = None,
+    latency_size: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="The message that tells latency. [default: 8B]")
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="The message that tells bandwidth. [default: 8MiB]")
+    ] = None,
+    backend: Annotated[str | None, typer.Option(help="Over what. [default: gloo]")] = None,
+    streams: Annotated[str | None, typer.Option(metavar="K", help="How many streams. [default: 1]")] = None,
+    budget: Annotated[str | None, _axis("budget", "Seconds for each case.")] = None,
+    lab: Annotated[str | None, _axis("lab", "Measure between emulated hosts, as 4x200mbit.")] = None,
+    interface: Annotated[str | None, _axis("interface", "What Gloo is bound to; lo unless given.")] = None,
+    out: Annotated[str | None, _axis("out", "Where the run is put.")] = None,
+    margin: Annotated[str, typer.Option(help="A pair is slow when surely worse than usual by more than this.")] = "20%",
+    fail_on: Annotated[str | None, typer.Option(metavar="slow", help="Exit with 1 if a pair is slow.")] = None,
+    format: ListingName = "table",
+) -> None:
+    """Measure latency and bandwidth of every pair of hosts, one pair at a time, and name the pairs that are slow."""
+    from netbench.backends import BACKENDS
+    from netbench.lab import LabSpec
+    from netbench.listing import LISTINGS
+
+    listing, share = _member("--format", LISTINGS, format), _read("--margin", configuration.parse_share, margin)
+    failing = _choices("--fail-on", ("slow",), fail_on)
+    given = {
+        "world_size": world_size,
+        "latency_size": latency_size,
+        "size": size,
+        "backend": backend,
+        "streams": streams,
+        "budget": budget,
+        "lab": lab,
+        "interface": interface,
+        "out": out,
+    }
+    options: dict[str, object] = {key: value for key, value in given.items() if value is not None}
+    ended: NetbenchError | None = None
+    if path is None:
+        small = _read("--latency-size", parse_bytes, str(options.pop("latency_size", "8B")))
+        large = _read("--size", parse_bytes, str(options.pop("size", "8MiB")))
+        if small >= large:
+            raise UsageError(f"--latency-size: {format_bytes(small)} is not less than --size {format_bytes(large)}")
+        hosts = _read("--lab", LabSpec.parse, lab).hosts if lab else 2
+        options["world_sizes"] = [options.pop("world_size", max(2, hosts))]
+        options["backends"] = [_member("--backend", BACKENDS, str(options.pop("backend", "gloo"))).name]
+        options["sizes"] = [small, large]
+        settings = configuration.resolve(configuration.preset("matrix"), options)
+        folder, manifest = _new_run(settings, _runnable(settings, make_plan(settings)))
+        ended = _measure(folder, manifest)
+        if isinstance(ended, Stopped) or (ended is not None and not folder.finished()):
+            _raise_end(folder, ended)
+        path = folder.path
+    elif options:
+        given_too = ", ".join(f"--{key.replace('_', '-')}" for key in options)
+        raise UsageError(f"{path}: names a run that is there already; leave out {given_too}")
+    from netbench.figures import write_plots
+    from netbench.matrix import matrices, write_matrices
+
+    run = _run_at(path)
+    found = matrices(run, share)
+    write_matrices(found, listing, sys.stdout, sys.stderr)
+    sys.stdout.flush()
+    for figure in write_plots([run], names=["matrix"]):
+        print(f"figure: {figure}", file=sys.stderr)
+    _raise_end(run.folder, ended)
+    slow = sum(one.count_slow() for one in found)
+    if failing and slow:
+        raise NetbenchError(f"--fail-on: {slow} slow pair{'s' if slow > 1 else ''}")
+
+
 Rate = Annotated[str, typer.Option(help="Unit of bandwidth: Gbit/s or GB/s.")]
 ThemeName = Annotated[str, typer.Option("--theme", help="print (dark on white) or dark.")]
 OneRun = Annotated[Path, typer.Argument(metavar="RUN", help="The run, or a folder that holds one.")]
@@ -430,9 +510,6 @@ def plot(
 def _print_paths(paths: Iterable[Path]) -> None:
     for path in paths:
         print(path)
-
-
-ListingName = Annotated[str, typer.Option("--format", help="table, csv or json.")]
 
 
 @app.command()

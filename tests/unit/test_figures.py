@@ -79,7 +79,7 @@ def series(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
 
 
 def test_every_registered_figure_is_drawn(figures: dict[str, Figure]) -> None:
-    elsewhere = {"factors", "timeline", "beside_quoted"}  # test_explain_figures.py
+    elsewhere = {"factors", "timeline", "beside_quoted", "matrix"}  # test_explain_figures.py, test_matrix.py
     assert {name.split("-")[0] for name in figures} == set(FIGURES) - elsewhere
     assert set(figures) == {
         "bandwidth-send_recv",
