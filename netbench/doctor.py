@@ -257,7 +257,6 @@ def _connecting(exam: Examination, address: Address, place: str) -> Finding:
         return Finding(
             Level.OK,
             f"{place} is another host's and reached from {source}; nothing listens there yet",
-            "as it should be",
         )
     except OSError as error:
         reason = (

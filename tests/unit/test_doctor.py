@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Mapping
 from ipaddress import ip_address
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -324,8 +325,9 @@ def test_advice_comes_with_every_finding_but_the_good_ones() -> None:
         variables__GLOO_SOCKET_IFNAME="eth0",
         lab_answer=(None, "forbidden"),
     )
-    for asked in (NETWORK, Asked(), Asked(endpoint="alpha"), Asked(interface="eth1")):
-        found = examine(sick, asked)
+    everywhere = (NETWORK, Asked(), HERE, MEET, Asked(endpoint="alpha"), Asked(interface="eth1"))
+    for machine, asked in product((sick, FakeMachine(), FakeMachine(connecting=None)), everywhere):
+        found = examine(machine, asked)
         assert {name for name, _ in found} <= set(CHECKS)
         assert [(name, one) for name, one in found if bool(one.advice) != (one.level is not OK)] == []
 
