@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -210,6 +210,12 @@ class RunFolder:
     def write_manifest(self, manifest: Manifest) -> None:
         write_atomically(self.manifest, manifest.model_dump_json(indent=1).encode() + b"\n")
 
+    def clear(self) -> None:
+        """Removes what writers left half written when they were killed; for the holder of the lock, without workers."""
+        for path in self.path.glob("**/.*.tmp"):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Held while a sweep writes here, by the kernel, so it is gone with the process however that ends."""
@@ -267,8 +273,10 @@ def write_atomically(path: Path, content: bytes) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def samples_table(

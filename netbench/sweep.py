@@ -99,6 +99,7 @@ class Sweep:
     def run(self) -> None:
         """Measures what is not on disk yet. Raises Stopped, LaunchError or StorageError; the record stays usable."""
         with self.folder.lock(), stopping(), self._lab or nullcontext():
+            self.folder.clear()
             self.manifest.status, self.manifest.ended_at = "running", None
             # A new attempt: what failed before may work now, and what did not fit may fit.
             self.manifest.failures = []
@@ -178,6 +179,7 @@ class Sweep:
             raise
         finally:
             end(process)
+            self.folder.clear()
             launch.exit_code, launch.ended_at = process.returncode, datetime.now(UTC)
         if launch.reason and follower.under_way:
             self._book_failure(follower.under_way, launch)
