@@ -95,7 +95,7 @@ def test_more_streams_than_descriptors_are_a_problem() -> None:
     assert ended.returncode == Exit.CASE_FAILED
     [found] = [row for row in json.loads(ended.stdout) if row["check"] == "open_files"]
     assert found["level"] == "problem"
-    assert "100 streams between 2 ranks take 600" in found["seen"]
+    assert "100 streams between 2 ranks: 600" in found["seen"]
     assert "above the hard limit of 256" in found["advice"]
 
 

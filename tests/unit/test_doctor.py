@@ -216,7 +216,7 @@ def test_a_machine_in_perfect_health_has_no_warning(asked: Asked) -> None:
             ["20000 to 30000", "netbench matrix"],
         ),
         # 20 streams between 8 ranks: 20 * (5 + 7) descriptors, and 64 for the rest.
-        ("open_files", {}, WIDE, OK, ["no limit", "take 240 for each backend"]),
+        ("open_files", {}, WIDE, OK, ["no limit", "20 streams between 8 ranks: 240 for each backend"]),
         (
             "open_files",
             {"soft_limits": {NOFILE: (1023, 4096)}},
@@ -263,7 +263,7 @@ def test_a_machine_in_perfect_health_has_no_warning(asked: Asked) -> None:
         ("cpus", {"container_limits__cpu": None}, Asked(), OK, ["8 of 8 may be used"]),
         ("governor", {"governor": None}, Asked(), OK, ["cannot be told"]),
         ("governor", {"governor": "powersave"}, Asked(), NOTE, ["powersave", "cpupower"]),
-        ("memory", {"free": 900 * 2**20 - 1}, Asked(), PROBLEM, ["3 ranks here need 900 MiB"]),
+        ("memory", {"free": 900 * 2**20 - 1}, Asked(), PROBLEM, ["3 ranks here: 900 MiB"]),
         ("memory", {"free": 2**30}, Asked(), WARNING, ["1 GiB free", "skipped"]),
         ("load", {"load": 4.5}, Asked(), WARNING, ["4.50 over the last minute, on 8 CPUs"]),
         ("load", {"load": 2.0}, Asked(), NOTE, ["2.00"]),
