@@ -18,7 +18,7 @@ import typer
 
 import netbench
 from netbench import config as configuration
-from netbench.errors import Exit, LaunchError, NetbenchError, Stopped, UsageError, did_you_mean
+from netbench.errors import Exit, LaunchError, NetbenchError, RecordError, Stopped, UsageError, did_you_mean
 from netbench.plan import Plan, make_plan
 from netbench.registry import Registry, Thing
 from netbench.units import about_seconds, format_bytes, parse_bytes
@@ -278,7 +278,26 @@ Silence = Annotated[
 ]
 
 
-def _runs(paths: list[Path] | None, line_rate: str | None = None, silence: str | None = None) -> list[Run]:
+class _Runs(list["Run"]):
+    """The runs that a command was given, and why others of them cannot be read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unreadable: list[str] = []
+
+    def raise_for_damage(self) -> None:
+        """Raises RecordError (exit code 4) where a part of it all cannot be read. The rest has been shown."""
+        lost = [*self.unreadable, *(line for run in self for line in run.damage)]
+        if not lost:
+            return
+        way_out = "restore it from a copy"
+        if resumable := [run for run in self if run.damage and run.manifest.source is None]:
+            way_out += f", or measure it anew: netbench sweep --resume {shlex.quote(str(resumable[0].folder.path))}"
+        raise RecordError("\n  ".join(["what is shown is without what cannot be read:", *lost]) + f"\n{way_out}")
+
+
+def _runs(paths: list[Path] | None, line_rate: str | None = None, silence: str | None = None) -> _Runs:
+    """The runs at the paths; of several, those that can be read. Raises RecordError where none can."""
     from netbench.summary import find_runs, load_run
     from netbench.units import parse_rate
     from netbench.verdicts import named
@@ -286,7 +305,24 @@ def _runs(paths: list[Path] | None, line_rate: str | None = None, silence: str |
     found = dict.fromkeys(run for path in paths or [Path("results")] for run in find_runs(path))
     line_bit_s = None if line_rate is None else _read("--line-rate", parse_rate, line_rate)
     silenced = _read("--silence", named, silence or "")
-    return [load_run(path, line_bit_s, silenced) for path in found]
+    runs = _Runs()
+    for path in found:
+        try:
+            runs.append(load_run(path, line_bit_s, silenced))
+        except RecordError as error:
+            if len(found) == 1:
+                raise
+            runs.unreadable.append(str(error))
+    if not runs:
+        raise RecordError("\n  ".join(["none of these runs can be read:", *runs.unreadable]))
+    return runs
+
+
+def _raise_for_damage(*runs: Run) -> None:
+    """Raises RecordError (exit code 4) where a part of these runs cannot be read. The rest has been shown."""
+    found = _Runs()
+    found.extend(runs)
+    found.raise_for_damage()
 
 
 def _read(option: str, reader: Callable[[str], Value], text: str) -> Value:
@@ -338,6 +374,7 @@ def explain(
     sys.stdout.flush()
     print(f"report: {write_report(explanation)}\nin {about_seconds(time.monotonic() - begun)}", file=sys.stderr)
     _raise_end(explanation.run.folder, ended)
+    _raise_for_damage(explanation.run)
 
 
 @app.command()
@@ -386,6 +423,7 @@ def tune(
     target = table or run.folder.path / "tuning.json"
     write_table(target, found)
     print(f"table: {target}\nuse it: NETBENCH_TUNING={shlex.quote(str(target))}", file=sys.stderr)
+    _raise_for_damage(run)
 
 
 ListingName = Annotated[str, typer.Option("--format", help="table, csv or json.")]
@@ -505,6 +543,7 @@ def plot(
         _print_paths(write_overlay(runs, overlay, rate, theme))
     else:
         _print_paths(write_plots(runs, rate, names, theme))
+    runs.raise_for_damage()
 
 
 def _print_paths(paths: Iterable[Path]) -> None:
@@ -526,17 +565,17 @@ def report(
     from netbench.metrics import RATES
     from netbench.report import write_report
 
-    print(write_report(_run_at(run, line_rate, silence), out, _member("--rate", RATES, rate).name))
+    reported = _run_at(run, line_rate, silence)
+    print(write_report(reported, out, _member("--rate", RATES, rate).name))
+    _raise_for_damage(reported)
 
 
 def _run_at(path: Path, line_rate: str | None = None, silence: str | None = None) -> Run:
     """The one run at a path. Raises UsageError when there are several."""
     found = _runs([path], line_rate, silence)
-    if len(found) > 1:
+    if (count := len(found) + len(found.unreadable)) > 1:
         names = ", ".join(str(run.folder.path) for run in found[:3])
-        raise UsageError(
-            f"{path}: holds {len(found)} runs; name one of them: {names}{', ...' if len(found) > 3 else ''}"
-        )
+        raise UsageError(f"{path}: holds {count} runs; name one of them: {names}{', ...' if count > 3 else ''}")
     return found[0]
 
 
@@ -559,6 +598,7 @@ def fit(run: OneRun, format: ListingName = "table", rate: Rate = "Gbit/s", theme
         print(line, file=sys.stderr)
     for path in write_fit(fitted, predictions, theme):
         print(f"figure: {path}", file=sys.stderr)
+    _raise_for_damage(fitted)
 
 
 @app.command()
@@ -584,8 +624,10 @@ def predict(
         raise UsageError(f"--tensor: {error}") from None
     if world_size < chosen.min_world_size:
         raise UsageError(f"--world-size: {chosen.name} needs {chosen.min_world_size} ranks, not {world_size}")
-    answers = Predictions.of(_run_at(run)).predict(chosen.name, world_size, tensor_bytes, backend, streams)
+    measured = _run_at(run)
+    answers = Predictions.of(measured).predict(chosen.name, world_size, tensor_bytes, backend, streams)
     listing.write([prediction_row(answer) for answer in answers], prediction_texts, sys.stdout)
+    _raise_for_damage(measured)
 
 
 @app.command()
@@ -605,10 +647,14 @@ def show(
     from netbench.tables import FORMATS, rank_rows, rank_texts
 
     if ranks:
-        _member("--format", LISTINGS, format).write(rank_rows(_runs(paths)), rank_texts, sys.stdout)
-        return
-    chosen, unit = _member("--format", FORMATS, format), _member("--rate", RATES, rate)
-    chosen.write(_runs(paths, line_rate, silence), unit.name, sys.stdout)
+        listing, shown = _member("--format", LISTINGS, format), _runs(paths)
+        listing.write(rank_rows(shown), rank_texts, sys.stdout)
+    else:
+        chosen, unit = _member("--format", FORMATS, format), _member("--rate", RATES, rate)
+        shown = _runs(paths, line_rate, silence)
+        chosen.write(shown, unit.name, sys.stdout)
+    sys.stdout.flush()
+    shown.raise_for_damage()
 
 
 @app.command()
@@ -648,6 +694,7 @@ def compare(
     if any(found.values()):
         told = ", ".join(f"{count} {verdict}" for verdict, count in found.items() if count)
         raise NetbenchError(f"--fail-on: {told}")
+    _raise_for_damage(base, *(one.other for one in comparisons))
 
 
 @app.command()
@@ -671,11 +718,15 @@ def check(
         requirements += [_read(f"{path}: check.require", Requirement.parse, text) for text in from_file(path)]
     if not requirements:
         raise UsageError(f"check: nothing is required; give --require {EXAMPLE}, or --config")
-    findings = findings_of(_run_at(run), requirements)
+    checked = _run_at(run)
+    findings = findings_of(checked, requirements)
     write_findings(findings, sys.stdout)
     outcome = worst(findings)
-    if outcome is not Outcome.MET:
-        raise typer.Exit(Exit.CASE_FAILED if outcome is Outcome.VIOLATED else Exit.UNDECIDED)
+    if outcome is Outcome.VIOLATED:
+        raise typer.Exit(Exit.CASE_FAILED)
+    _raise_for_damage(checked)
+    if outcome is Outcome.UNDECIDED:
+        raise typer.Exit(Exit.UNDECIDED)
 
 
 def _choices(option: str, known: Collection[str], text: str | None) -> list[str]:

@@ -103,7 +103,7 @@ def draw(
 ) -> Iterator[tuple[str, Figure]]:
     """Every figure of a run with its name, such as ``bandwidth-all_gather``."""
     cases = run.summaries(rate)
-    bad = int(cases["status"].isin(["failed", "wrong"]).sum())
+    bad = int(cases["status"].isin(["failed", "wrong", "damaged"]).sum())
     material = Material(run, drawable(cases), rate, bad, [one for one in quoted if one is not run])
     yield from _drawn(material, names, theme)
 

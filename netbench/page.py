@@ -219,9 +219,8 @@ class Page:
         self.figure.text(0.012, 0.975, title, fontsize=19, fontweight="bold", va="top")
         self.figure.text(0.012, 0.915, "\n".join(lines), fontsize=12, va="top")
         if material.bad:
-            reading += (
-                f"\nnot drawn: {material.bad} case{'s' if material.bad > 1 else ''} that failed or moved wrong data"
-            )
+            cases_are = "cases" if material.bad > 1 else "case"
+            reading += f"\nnot drawn: {material.bad} {cases_are} that failed, moved wrong data or cannot be read"
         if doubts := _doubts(cases):
             reading += f"\n{doubts}"
         self.figure.text(0.988, 0.978, reading, fontsize=11, va="top", ha="right", color=ink(0.3))

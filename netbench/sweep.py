@@ -23,7 +23,8 @@ from netbench.launch import LAUNCHERS, Launcher
 from netbench.model import Case, Skip
 from netbench.plan import Plan
 from netbench.processes import end
-from netbench.record import Failure, LabFacts, Launch, Manifest, RunFolder, create_run_folder, visits_done
+from netbench.record import Failure, LabFacts, Launch, Manifest, RunFolder, create_run_folder
+from netbench.samples import visits_done
 from netbench.signals import stopping
 from netbench.units import about_seconds
 
