@@ -7,6 +7,7 @@ from typing import Any
 
 from netbench.backends import BACKENDS
 from netbench.config import presets, question
+from netbench.doctor import CHECKS
 from netbench.experiments import EXPERIMENTS
 from netbench.figures import FIGURES
 from netbench.importers import TOOLS
@@ -27,6 +28,7 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
     "launchers": LAUNCHERS,
     "tools": TOOLS,
     "experiments": EXPERIMENTS,
+    "checks": CHECKS,
 }
 
 

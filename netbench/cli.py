@@ -19,7 +19,7 @@ import typer
 
 import netbench
 from netbench import config as configuration
-from netbench.errors import Exit, LaunchError, NetbenchError, Stopped, UsageError, did_you_mean
+from netbench.errors import Exit, LaunchError, NetbenchError, RecordError, Stopped, UsageError, did_you_mean
 from netbench.plan import Plan, make_plan
 from netbench.registry import Registry, Thing
 from netbench.units import about_seconds, format_bytes, parse_bytes
@@ -346,7 +346,26 @@ Silence = Annotated[
 ]
 
 
-def _runs(paths: list[Path] | None, line_rate: str | None = None, silence: str | None = None) -> list[Run]:
+class _Runs(list["Run"]):
+    """The runs that a command was given, and why others of them cannot be read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unreadable: list[str] = []
+
+    def raise_for_damage(self) -> None:
+        """Raises RecordError (exit code 4) where a part of it all cannot be read. The rest has been shown."""
+        lost = [*self.unreadable, *(line for run in self for line in run.damage)]
+        if not lost:
+            return
+        way_out = "restore it from a copy"
+        if resumable := [run for run in self if run.damage and run.manifest.source is None]:
+            way_out += f", or measure it anew: netbench sweep --resume {shlex.quote(str(resumable[0].folder.path))}"
+        raise RecordError("\n  ".join(["what is shown is without what cannot be read:", *lost]) + f"\n{way_out}")
+
+
+def _runs(paths: list[Path] | None, line_rate: str | None = None, silence: str | None = None) -> _Runs:
+    """The runs at the paths; of several, those that can be read. Raises RecordError where none can."""
     from netbench.summary import find_runs, load_run
     from netbench.units import parse_rate
     from netbench.verdicts import named
@@ -354,7 +373,24 @@ def _runs(paths: list[Path] | None, line_rate: str | None = None, silence: str |
     found = dict.fromkeys(run for path in paths or [Path("results")] for run in find_runs(path))
     line_bit_s = None if line_rate is None else _read("--line-rate", parse_rate, line_rate)
     silenced = _read("--silence", named, silence or "")
-    return [load_run(path, line_bit_s, silenced) for path in found]
+    runs = _Runs()
+    for path in found:
+        try:
+            runs.append(load_run(path, line_bit_s, silenced))
+        except RecordError as error:
+            if len(found) == 1:
+                raise
+            runs.unreadable.append(str(error))
+    if not runs:
+        raise RecordError("\n  ".join(["none of these runs can be read:", *runs.unreadable]))
+    return runs
+
+
+def _raise_for_damage(*runs: Run) -> None:
+    """Raises RecordError (exit code 4) where a part of these runs cannot be read. The rest has been shown."""
+    found = _Runs()
+    found.extend(runs)
+    found.raise_for_damage()
 
 
 def _read(option: str, reader: Callable[[str], Value], text: str) -> Value:
@@ -406,6 +442,7 @@ def explain(
     sys.stdout.flush()
     print(f"report: {write_report(explanation)}\nin {about_seconds(time.monotonic() - begun)}", file=sys.stderr)
     _raise_end(explanation.run.folder, ended)
+    _raise_for_damage(explanation.run)
 
 
 @app.command()
@@ -454,6 +491,87 @@ def tune(
     target = table or run.folder.path / "tuning.json"
     write_table(target, found)
     print(f"table: {target}\nuse it: NETBENCH_TUNING={shlex.quote(str(target))}", file=sys.stderr)
+    _raise_for_damage(run)
+
+
+ListingName = Annotated[str, typer.Option("--format", help="table, csv or json.")]
+
+
+@app.command()
+def matrix(
+    path: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="A run to judge; without it, one is measured.")
+    ] = None,
+    world_size: Annotated[
+        int | None, typer.Option(min=2, help="How many hosts (ranks); all hosts of a lab, or else 2.")
+    ] = None,
+    latency_size: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="The message that tells latency. [default: 8B]")
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="The message that tells bandwidth. [default: 8MiB]")
+    ] = None,
+    backend: Annotated[str | None, typer.Option(help="Over what. [default: gloo]")] = None,
+    streams: Annotated[str | None, typer.Option(metavar="K", help="How many streams. [default: 1]")] = None,
+    budget: Annotated[str | None, _axis("budget", "Seconds for each case.")] = None,
+    lab: Annotated[str | None, _axis("lab", "Measure between emulated hosts, as 4x200mbit.")] = None,
+    interface: Annotated[str | None, _axis("interface", "What Gloo is bound to; lo unless given.")] = None,
+    out: Annotated[str | None, _axis("out", "Where the run is put.")] = None,
+    margin: Annotated[str, typer.Option(help="A pair is slow when surely worse than usual by more than this.")] = "20%",
+    fail_on: Annotated[str | None, typer.Option(metavar="slow", help="Exit with 1 if a pair is slow.")] = None,
+    format: ListingName = "table",
+) -> None:
+    """Measure latency and bandwidth of every pair of hosts, one pair at a time, and name the pairs that are slow."""
+    from netbench.backends import BACKENDS
+    from netbench.lab import LabSpec
+    from netbench.listing import LISTINGS
+
+    listing, share = _member("--format", LISTINGS, format), _read("--margin", configuration.parse_share, margin)
+    failing = _choices("--fail-on", ("slow",), fail_on)
+    given = {
+        "world_size": world_size,
+        "latency_size": latency_size,
+        "size": size,
+        "backend": backend,
+        "streams": streams,
+        "budget": budget,
+        "lab": lab,
+        "interface": interface,
+        "out": out,
+    }
+    options: dict[str, object] = {key: value for key, value in given.items() if value is not None}
+    ended: NetbenchError | None = None
+    if path is None:
+        small = _read("--latency-size", parse_bytes, str(options.pop("latency_size", "8B")))
+        large = _read("--size", parse_bytes, str(options.pop("size", "8MiB")))
+        if small >= large:
+            raise UsageError(f"--latency-size: {format_bytes(small)} is not less than --size {format_bytes(large)}")
+        hosts = _read("--lab", LabSpec.parse, lab).hosts if lab else 2
+        options["world_sizes"] = [options.pop("world_size", max(2, hosts))]
+        options["backends"] = [_member("--backend", BACKENDS, str(options.pop("backend", "gloo"))).name]
+        options["sizes"] = [small, large]
+        settings = configuration.resolve(configuration.preset("matrix"), options)
+        folder, manifest = _new_run(settings, _runnable(settings, make_plan(settings)))
+        ended = _measure(folder, manifest)
+        if isinstance(ended, Stopped) or (ended is not None and not folder.finished()):
+            _raise_end(folder, ended)
+        path = folder.path
+    elif options:
+        given_too = ", ".join(f"--{key.replace('_', '-')}" for key in options)
+        raise UsageError(f"{path}: names a run that is there already; leave out {given_too}")
+    from netbench.figures import write_plots
+    from netbench.matrix import matrices, write_matrices
+
+    run = _run_at(path)
+    found = matrices(run, share)
+    write_matrices(found, listing, sys.stdout, sys.stderr)
+    sys.stdout.flush()
+    for figure in write_plots([run], names=["matrix"]):
+        print(f"figure: {figure}", file=sys.stderr)
+    _raise_end(run.folder, ended)
+    slow = sum(one.count_slow() for one in found)
+    if failing and slow:
+        raise NetbenchError(f"--fail-on: {slow} slow pair{'s' if slow > 1 else ''}")
 
 
 Rate = Annotated[str, typer.Option(help="Unit of bandwidth: Gbit/s or GB/s.")]
@@ -493,14 +611,12 @@ def plot(
         _print_paths(write_overlay(runs, overlay, rate, theme))
     else:
         _print_paths(write_plots(runs, rate, names, theme))
+    runs.raise_for_damage()
 
 
 def _print_paths(paths: Iterable[Path]) -> None:
     for path in paths:
         print(path)
-
-
-ListingName = Annotated[str, typer.Option("--format", help="table, csv or json.")]
 
 
 @app.command()
@@ -517,17 +633,17 @@ def report(
     from netbench.metrics import RATES
     from netbench.report import write_report
 
-    print(write_report(_run_at(run, line_rate, silence), out, _member("--rate", RATES, rate).name))
+    reported = _run_at(run, line_rate, silence)
+    print(write_report(reported, out, _member("--rate", RATES, rate).name))
+    _raise_for_damage(reported)
 
 
 def _run_at(path: Path, line_rate: str | None = None, silence: str | None = None) -> Run:
     """The one run at a path. Raises UsageError when there are several."""
     found = _runs([path], line_rate, silence)
-    if len(found) > 1:
+    if (count := len(found) + len(found.unreadable)) > 1:
         names = ", ".join(str(run.folder.path) for run in found[:3])
-        raise UsageError(
-            f"{path}: holds {len(found)} runs; name one of them: {names}{', ...' if len(found) > 3 else ''}"
-        )
+        raise UsageError(f"{path}: holds {count} runs; name one of them: {names}{', ...' if count > 3 else ''}")
     return found[0]
 
 
@@ -550,6 +666,7 @@ def fit(run: OneRun, format: ListingName = "table", rate: Rate = "Gbit/s", theme
         print(line, file=sys.stderr)
     for path in write_fit(fitted, predictions, theme):
         print(f"figure: {path}", file=sys.stderr)
+    _raise_for_damage(fitted)
 
 
 @app.command()
@@ -575,8 +692,10 @@ def predict(
         raise UsageError(f"--tensor: {error}") from None
     if world_size < chosen.min_world_size:
         raise UsageError(f"--world-size: {chosen.name} needs {chosen.min_world_size} ranks, not {world_size}")
-    answers = Predictions.of(_run_at(run)).predict(chosen.name, world_size, tensor_bytes, backend, streams)
+    measured = _run_at(run)
+    answers = Predictions.of(measured).predict(chosen.name, world_size, tensor_bytes, backend, streams)
     listing.write([prediction_row(answer) for answer in answers], prediction_texts, sys.stdout)
+    _raise_for_damage(measured)
 
 
 @app.command()
@@ -596,10 +715,14 @@ def show(
     from netbench.tables import FORMATS, rank_rows, rank_texts
 
     if ranks:
-        _member("--format", LISTINGS, format).write(rank_rows(_runs(paths)), rank_texts, sys.stdout)
-        return
-    chosen, unit = _member("--format", FORMATS, format), _member("--rate", RATES, rate)
-    chosen.write(_runs(paths, line_rate, silence), unit.name, sys.stdout)
+        listing, shown = _member("--format", LISTINGS, format), _runs(paths)
+        listing.write(rank_rows(shown), rank_texts, sys.stdout)
+    else:
+        chosen, unit = _member("--format", FORMATS, format), _member("--rate", RATES, rate)
+        shown = _runs(paths, line_rate, silence)
+        chosen.write(shown, unit.name, sys.stdout)
+    sys.stdout.flush()
+    shown.raise_for_damage()
 
 
 @app.command()
@@ -639,6 +762,7 @@ def compare(
     if any(found.values()):
         told = ", ".join(f"{count} {verdict}" for verdict, count in found.items() if count)
         raise NetbenchError(f"--fail-on: {told}")
+    _raise_for_damage(base, *(one.other for one in comparisons))
 
 
 @app.command()
@@ -662,11 +786,15 @@ def check(
         requirements += [_read(f"{path}: check.require", Requirement.parse, text) for text in from_file(path)]
     if not requirements:
         raise UsageError(f"check: nothing is required; give --require {EXAMPLE}, or --config")
-    findings = findings_of(_run_at(run), requirements)
+    checked = _run_at(run)
+    findings = findings_of(checked, requirements)
     write_findings(findings, sys.stdout)
     outcome = worst(findings)
-    if outcome is not Outcome.MET:
-        raise typer.Exit(Exit.CASE_FAILED if outcome is Outcome.VIOLATED else Exit.UNDECIDED)
+    if outcome is Outcome.VIOLATED:
+        raise typer.Exit(Exit.CASE_FAILED)
+    _raise_for_damage(checked)
+    if outcome is Outcome.UNDECIDED:
+        raise typer.Exit(Exit.UNDECIDED)
 
 
 def _choices(option: str, known: Collection[str], text: str | None) -> list[str]:

@@ -77,6 +77,10 @@ def count(findings: Sequence[tuple[str, Finding]], level: Level) -> int:
     return sum(finding.level is level for _, finding in findings)
 
 
+def _many(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 @_check
 def interface(exam: Examination) -> Iterator[Finding]:
     """Which interface and address the groups would be bound to, and why."""
@@ -257,7 +261,6 @@ def _connecting(exam: Examination, address: Address, place: str) -> Finding:
         return Finding(
             Level.OK,
             f"{place} is another host's and reached from {source}; nothing listens there yet",
-            "as it should be",
         )
     except OSError as error:
         reason = (
@@ -299,9 +302,8 @@ def open_files(exam: Examination) -> Iterator[Finding]:
     streams, world_size = exam.asked.streams, exam.asked.world_size
     soft, hard = exam.machine.limit(resource.RLIMIT_NOFILE)
     each = limits.descriptors(streams, world_size)
-    needs = (
-        f"{streams} streams between {world_size} ranks take {each} for each backend, and {_OTHER_DESCRIPTORS} the rest"
-    )
+    wanted = f"{_many(streams, 'stream')} between {_many(world_size, 'rank')}"
+    needs = f"{wanted}: {each} for each backend, and {_OTHER_DESCRIPTORS} for the rest"
     if soft is None:
         yield Finding(Level.OK, f"no limit; {needs}")
         return
@@ -335,7 +337,7 @@ def threads(exam: Examination) -> Iterator[Finding]:
         "limit of the machine (kernel.threads-max)": _number(exam.machine.read("/proc/sys/kernel/threads-max")),
     }
     known = {name: number for name, number in most.items() if number is not None}
-    needs = f"{world_size} ranks here with {streams} streams each need about {needed} threads"
+    needs = f"{_many(world_size, 'rank')} here with {_many(streams, 'stream')} each: about {needed} threads"
     if not known:
         yield Finding(Level.OK, f"no limit; {needs}")
         return
@@ -451,7 +453,7 @@ def cpus(exam: Examination) -> Iterator[Finding]:
     usable = min(allowed, quota or allowed)
     if usable < exam.asked.world_size:
         level = Level.NOTE if exam.several_hosts else Level.WARNING
-        told = f"{seen}; {exam.asked.world_size} ranks here would share them"
+        told = f"{seen}; {_many(exam.asked.world_size, 'rank')} here would share them"
         yield Finding(level, told, "times then measure the scheduler as well; spread the ranks, or take fewer")
     else:
         yield Finding(Level.OK, seen)
@@ -485,9 +487,8 @@ def governor(exam: Examination) -> Iterator[Finding]:
 def memory(exam: Examination) -> Iterator[Finding]:
     """Whether the ranks fit into memory; each case is held against it once more when a sweep starts."""
     free, needed = exam.machine.free_bytes(), exam.asked.world_size * _RANK_BYTES
-    seen = (
-        f"{about_bytes(free)} free; {exam.asked.world_size} ranks here need {about_bytes(needed)} before their tensors"
-    )
+    ranks = _many(exam.asked.world_size, "rank")
+    seen = f"{about_bytes(free)} free; {ranks} here: {about_bytes(needed)} before any tensor"
     if free < needed:
         yield Finding(Level.PROBLEM, seen, "end something else, or take fewer ranks on this host")
     elif free < 2 * needed:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
+from ipaddress import IPv6Address
+
+#: torchrun's own.
+DEFAULT_PORT = 29400
+
 
 def format_endpoint(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:
-    """Host and port of ``host0:29400`` or ``[fd00::1]:29400``. Raises ValueError, saying what would be right."""
-    host, _, port = text.strip().rpartition(":")
-    if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise ValueError(f"{text!r} is not an endpoint; write an IPv6 address in brackets, as [fd00::1]:29400")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise ValueError(f"{text!r} is not an endpoint; write HOST:PORT, as host0:29400")
-    return host, int(port)
+    """``host0:29400``, ``10.0.0.1``, ``[fd00::1]:29400``, ``fd00::1`` as host and port.
+
+    Raises ValueError, saying what would be right.
+    """
+    with suppress(ValueError):
+        return str(IPv6Address(text.strip())), DEFAULT_PORT
+    found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\s]+))(?::([0-9]{1,5}))?", text.strip())
+    port = int((found and found[3]) or DEFAULT_PORT)
+    if not found or not 0 < port < 65536:
+        raise ValueError(f"{text!r} is not HOST:PORT; write it as host0:29400 or [fd00::1]:29400")
+    return found[1] or found[2], port

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
 
+from netbench.endpoint import parse_endpoint
 from netbench.errors import UsageError
 from netbench.interfaces import Address, Choice, Interface, choose
 from netbench.machine import Machine
-
-#: Where torchrun meets when the endpoint names no port.
-DEFAULT_PORT = 29400
 
 
 class Level(StrEnum):
@@ -57,7 +52,10 @@ class Examination:
         self.asked = asked
         self.peer: str | None = None
         if asked.endpoint is not None:
-            self.peer, self.port = parse_endpoint(asked.endpoint)
+            try:
+                self.peer, self.port = parse_endpoint(asked.endpoint)
+            except ValueError as error:
+                raise UsageError(f"--rdzv-endpoint: {error}") from None
 
     @cached_property
     def table(self) -> dict[str, Interface]:
@@ -87,14 +85,3 @@ class Examination:
 
     def owns(self, address: Address) -> bool:
         return address.is_loopback or any(address in one.addresses for one in self.table.values())
-
-
-def parse_endpoint(text: str) -> tuple[str, int]:
-    """``host0:29400``, ``10.0.0.1``, ``[fd00::1]:29400``, ``fd00::1`` as host and port. Raises UsageError."""
-    with suppress(ValueError):
-        return str(IPv6Address(text.strip())), DEFAULT_PORT
-    found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\s]+))(?::([0-9]{1,5}))?", text.strip())
-    port = int((found and found[3]) or DEFAULT_PORT)
-    if not found or not 0 < port < 65536:
-        raise UsageError(f"--rdzv-endpoint: {text!r} is not HOST:PORT; write it as host0:29400 or [fd00::1]:29400")
-    return found[1] or found[2], port

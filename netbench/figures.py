@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from netbench.page import (
     THEMES,
     Material,
     Page,
+    drawable,
     groups,
     ink,
     joined,
@@ -101,8 +103,8 @@ def draw(
 ) -> Iterator[tuple[str, Figure]]:
     """Every figure of a run with its name, such as ``bandwidth-all_gather``."""
     cases = run.summaries(rate)
-    bad = int(cases["status"].isin(["failed", "wrong"]).sum())
-    material = Material(run, cases[cases["status"] == "ok"], rate, bad, [one for one in quoted if one is not run])
+    bad = int(cases["status"].isin(["failed", "wrong", "damaged"]).sum())
+    material = Material(run, drawable(cases), rate, bad, [one for one in quoted if one is not run])
     yield from _drawn(material, names, theme)
 
 
@@ -292,6 +294,35 @@ def best_streams(material: Material) -> Iterator[tuple[str, Figure]]:
         ticks = [tick for tick in (1, 1.5, 2, 3, 5, 8, 12, 20) if tick <= most]
         bar.set_ticks(ticks, labels=list(map(plain_number, ticks)))
         yield joined("best_streams", mode, backend, variant), page.finished()
+
+
+@_figure
+def matrix(material: Material) -> Iterator[tuple[str, Figure]]:
+    """Latency and bandwidth of every pair of hosts beside each other, darker where slower, the slow pairs framed."""
+    run = material.run
+    if not any(case.pair for case in run.manifest.cases):
+        return
+    from netbench.heatmaps import draw_heat_maps
+    from netbench.matrix import matrices
+
+    summaries = run.summaries(material.rate)
+    for found in matrices(run):
+        one = found.example
+        cases = summaries[(summaries["status"] == "ok") & summaries["case_id"].isin(found.case_ids)]
+        if cases.empty:
+            continue
+        missing = sum(bool(pair.reason) for pair in found.pairs)
+        page = Page(
+            replace(material, bad=0),
+            cases.assign(variant=one.variant),
+            f"{one.mode}: every pair",
+            f"framed: surely more than {found.margin:.0%} worse than usual"
+            + (f"\nnot drawn: {missing} pair{'s' if missing > 1 else ''} without a number" if missing else ""),
+        )
+        yield (
+            joined("matrix", one.mode, one.backend, f"k{streams_text(one.streams)}", one.variant),
+            draw_heat_maps(page, found, material.rate),
+        )
 
 
 @_figure

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from netbench.foreign import file_name
 from netbench.units import format_bytes
 
 #: Bytes of one element. Gloo takes all of these; their names are torch's.
@@ -37,6 +38,18 @@ MALLOCS: dict[str, dict[str, str]] = {
 
 #: The stream count of a case whose backend chooses for each message.
 AUTO = 0
+
+#: The least and the most that a case's numbers can be: more than anybody measures, and far from where int64 ends.
+_RANGES = {
+    "streams": (AUTO, 2**16),
+    "world_size": (1, 2**16),
+    "chunks": (1, 2**16),
+    "entry_delay_us": (0, 10**9),
+    "timeline_us": (0, 10**9),
+    "tensor_bytes": (1, 2**52),
+    "message_bytes": (1, 2**62),
+    "transmit_bytes": (0, 2**62),
+}
 
 
 def streams_text(streams: int) -> str:
@@ -118,11 +131,26 @@ class Case(Point):
 
     ``tensor_bytes`` is what each rank passes in, ``message_bytes`` is S and ``transmit_bytes`` is T (rounded down
     to a whole byte). All three are the exact bytes used, whatever size was asked for.
+
+    Raises ValueError where a word could not be a part of a file's name, or a number is out of all range: cases also
+    come from files that anyone may have written.
     """
 
     tensor_bytes: int
     message_bytes: int
     transmit_bytes: int
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype {str(self.dtype)[:40]!r} is none of {', '.join(DTYPES)}")
+        for word in (self.mode, self.backend, self.malloc, *([self.pair] if self.pair != "" else [])):
+            file_name(word)
+        if any(not 0 <= rank < 2**16 for rank in self.members):
+            raise ValueError(f"pair {self.pair} names ranks that no launch has")
+        for name, (least, most) in _RANGES.items():
+            number = getattr(self, name)
+            if type(number) is not int or not least <= number <= most:
+                raise ValueError(f"{name} is {str(number)[:40]}, not a whole number from {least} to {most}")
 
     @property
     def elements(self) -> int:

@@ -119,9 +119,17 @@ def save(figure: Figure, folder: Path, name: str, theme: str = "print") -> list[
     return paths
 
 
+def drawable(cases: pd.DataFrame) -> pd.DataFrame:
+    """Of the rows of a summary those that figures show: what is ok, and not between one pair of ranks alone.
+
+    Pairs are many and differ by nothing but who they are; the figure ``matrix`` has them.
+    """
+    return cases[(cases["status"] == "ok") & (cases["pair"].fillna("") == "")]
+
+
 @dataclass(frozen=True)
 class Material:
-    """What a figure is made from: one run, or ``more`` with it, and the rows of their summaries that are ok.
+    """What a figure is made from: one run, or ``more`` with it, and the ``drawable`` rows of their summaries.
 
     ``bad`` counts the cases that were started and are not ok, so that a gap in a line is explained; ``quoted`` are the
     runs of others that are drawn together with this one.
@@ -173,8 +181,7 @@ class Material:
         names = [run.manifest.name for run in runs]
         tables = []
         for run, name in zip(runs, names, strict=True):
-            cases = run.summaries(rate)
-            cases = cases[cases["status"] == "ok"]
+            cases = drawable(run.summaries(rate))
             label = name if names.count(name) == 1 else run.id
             backends = (label + ": " + cases["backend"] + " " + cases["variant"]).str.strip()
             tables.append(cases.assign(backend=backends, variant="", run_id=run.id))
@@ -212,9 +219,8 @@ class Page:
         self.figure.text(0.012, 0.975, title, fontsize=19, fontweight="bold", va="top")
         self.figure.text(0.012, 0.915, "\n".join(lines), fontsize=12, va="top")
         if material.bad:
-            reading += (
-                f"\nnot drawn: {material.bad} case{'s' if material.bad > 1 else ''} that failed or moved wrong data"
-            )
+            cases_are = "cases" if material.bad > 1 else "case"
+            reading += f"\nnot drawn: {material.bad} {cases_are} that failed, moved wrong data or cannot be read"
         if doubts := _doubts(cases):
             reading += f"\n{doubts}"
         self.figure.text(0.988, 0.978, reading, fontsize=11, va="top", ha="right", color=ink(0.3))

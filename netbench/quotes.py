@@ -14,6 +14,8 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 from netbench.errors import RecordError
+from netbench.facts import known_case
+from netbench.foreign import read_bytes
 from netbench.model import Case
 from netbench.record import RunFolder, write_atomically
 
@@ -57,6 +59,9 @@ class Quote:
         return {name: getattr(self, name) for name in _NUMBERS}
 
 
+#: Of what a source may say of a case, in ns or whatever else is counted.
+_MOST = 10**18
+
 _AXES = {field.name: field.type for field in fields(Case)}
 #: Axes that came later, and that older files do not have.
 _OPTIONAL = {field.name for field in fields(Case) if field.default is not MISSING}
@@ -76,19 +81,22 @@ def write_quotes(folder: RunFolder, quotes: Iterable[Quote]) -> None:
 def read_quotes(folder: RunFolder) -> dict[str, Quote]:
     """The quotes of a run by the ids of their cases; empty for a run that was measured. Raises RecordError."""
     try:
-        text = folder.quotes.read_text(encoding="utf-8")
+        text = read_bytes(folder.quotes).decode()
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise RecordError(f"{folder.quotes}: cannot be read: {error}") from None
-    return {quote.case.id: quote for quote in _parsed(folder, text)}
+    try:
+        return {quote.case.id: quote for quote in _parsed(folder, text)}
+    except csv.Error as error:
+        raise RecordError(f"{folder.quotes}: is damaged: {error}") from None
 
 
 def _parsed(folder: RunFolder, text: str) -> Iterator[Quote]:
     for number, row in enumerate(csv.DictReader(io.StringIO(text)), start=2):
         try:
             axes = {name: kind for name, kind in _AXES.items() if name in row or name not in _OPTIONAL}
-            case = Case(**{name: _value(row[name], kind) for name, kind in axes.items()})
+            case = known_case(Case(**{name: _value(row[name], kind) for name, kind in axes.items()}))
             yield Quote(case=case, **{name: _value(row.get(name), kind) for name, kind in _NUMBERS.items()})
         except (KeyError, TypeError, ValueError) as error:
             raise RecordError(f"{folder.quotes}: line {number} is damaged: {error}") from None
@@ -100,4 +108,7 @@ def _value(text: str | None, kind: Any) -> Any:
         return None
     if text is None:
         raise ValueError("it is too short")
-    return {"str": str, "int": int, "float": float}[kind.removesuffix(" | None")](text)
+    value = {"str": str, "int": int, "float": float}[kind.removesuffix(" | None")](text)
+    if "None" in kind and not 0 <= value <= _MOST:
+        raise ValueError(f"{text} is no number from 0 to {_MOST:.0e}")
+    return value

@@ -6,22 +6,27 @@ A finished case is exactly one file ``samples/<case id>.parquet``; docs/results-
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from netbench.errors import RecordError, StorageError
+from netbench.facts import checked_hosts, first_complaint, known_case
+from netbench.foreign import file_name, parse_json, read_bytes
 from netbench.lab.spec import LabSpec
 from netbench.model import Case, Skip
+from netbench.units import about_bytes
 
 if TYPE_CHECKING:
     import numpy
@@ -72,13 +77,13 @@ class LabFacts(BaseModel):
     """The emulated network that a run was measured on: ``spec`` in full, and what follows from it."""
 
     spec: str
-    hosts: int
-    rate_bit_s: int
-    flow_bit_s: int | None
-    delay_us: int
-    loss_ppm: int
+    hosts: int = Field(ge=1, le=2**20)
+    rate_bit_s: int = Field(ge=1, le=10**15)
+    flow_bit_s: int | None = Field(ge=1, le=10**15)
+    delay_us: int = Field(ge=0, le=10**9)
+    loss_ppm: int = Field(ge=0, le=10**6)
     #: The most payload that one host can send in one direction, with as many connections as it takes.
-    payload_ceiling_bit_s: float
+    payload_ceiling_bit_s: float = Field(gt=0, le=1e15)
 
     @classmethod
     def of(cls, spec: LabSpec) -> Self:
@@ -104,21 +109,21 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    schema_version: int = SCHEMA_VERSION
-    run_id: str
-    name: str
+    schema_version: Annotated[int, Field(ge=1, le=SCHEMA_VERSION)] = SCHEMA_VERSION
+    run_id: Annotated[str, AfterValidator(file_name)]
+    name: Annotated[str, AfterValidator(file_name)]
     question: str = ""
     status: str = "running"  # running, finished, failed, interrupted; imported, quoted: not measured by netbench
     netbench: str
     command: list[str]
-    started_at: datetime
-    ended_at: datetime | None = None
+    started_at: AwareDatetime
+    ended_at: AwareDatetime | None = None
     config: dict[str, Any]
-    cases: list[Case]
+    cases: list[Annotated[Case, AfterValidator(known_case)]]
     skips: list[Skip] = []
     failures: list[Failure] = []
     launches: list[Launch] = []
-    environment: list[dict[str, Any]] = []
+    environment: Annotated[list[dict[str, Any]], AfterValidator(checked_hosts)] = []
     lab: LabFacts | None = None
     source: Source | None = None
 
@@ -193,7 +198,7 @@ class RunFolder:
     def read_manifest(self) -> Manifest:
         """Raises RecordError, naming the file, when it is missing, damaged or of a newer version."""
         try:
-            document = json.loads(self.manifest.read_text(encoding="utf-8"))
+            document = parse_json(read_bytes(self.manifest))
         except FileNotFoundError:
             raise RecordError(f"{self.path}: is not a run: it has no run.json") from None
         except OSError as error:
@@ -209,12 +214,16 @@ class RunFolder:
         try:
             return Manifest.model_validate(document)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(piece) for piece in first["loc"])
-            raise RecordError(f"{self.manifest}: is damaged: {place}: {first['msg']}") from None
+            raise RecordError(f"{self.manifest}: is damaged: {first_complaint(error)}") from None
 
     def write_manifest(self, manifest: Manifest) -> None:
         write_atomically(self.manifest, manifest.model_dump_json(indent=1).encode() + b"\n")
+
+    def clear(self) -> None:
+        """Removes what writers left half written when they were killed; for the holder of the lock, without workers."""
+        for path in self.path.glob("**/.*.tmp"):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -222,7 +231,7 @@ class RunFolder:
         try:
             file = (self.path / "run.lock").open("w")
         except OSError as error:
-            raise StorageError(f"{self.path}: cannot be written: {error.strerror}") from None
+            raise cannot_be_written(self.path / "run.lock", error) from None
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -232,6 +241,8 @@ class RunFolder:
 
     def is_locked(self) -> bool:
         """Whether a sweep is writing here now."""
+        if not (self.path / "run.lock").is_file():
+            return False
         try:
             with (self.path / "run.lock").open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -258,11 +269,22 @@ def create_run_folder(out: Path, name: str, now: datetime, inside: Sequence[str]
     return folder
 
 
+def cannot_be_written(path: Path, error: OSError) -> StorageError:
+    """What to raise where ``path`` could not be written; where the disk is full, with how much of it is free."""
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        with suppress(OSError):
+            disk = shutil.disk_usage(path.parent)
+            reason += f" ({about_bytes(disk.free)} of {about_bytes(disk.total)} are free); make room"
+    return StorageError(f"{path}: cannot be written: {reason}")
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes ``content`` so that ``path`` is either as before or whole and on the disk. Raises StorageError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # A new file, whatever is there: a link that a stranger put into a record must not be followed.
+    temporary = path.with_name(f".{secrets.token_hex(4)}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -273,8 +295,10 @@ def write_atomically(path: Path, content: bytes) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
+        raise cannot_be_written(path, error) from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def samples_table(
@@ -315,47 +339,13 @@ def write_samples(folder: RunFolder, case: Case, table: pyarrow.Table, finished:
     partial = folder.partial_file(case.id)
     if finished:
         _write_table(folder.sample_file(case.id), table)
-        partial.unlink(missing_ok=True)
+        try:
+            partial.unlink(missing_ok=True)
+        except OSError as error:
+            raise cannot_be_written(partial, error) from None
     else:
-        _make_folder(partial.parent)
+        make_own_folder(partial.parent)
         _write_table(partial, table)
-
-
-def visits_done(folder: RunFolder, case: Case) -> int:
-    """How often a case that has rounds to come has been visited. Raises RecordError when its file is damaged."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = folder.partial_file(case.id)
-    try:
-        return int(json.loads(pq.read_metadata(path).metadata[b"netbench.facts"])["visits"])
-    except FileNotFoundError:
-        return 0
-    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-        raise RecordError(f"{path}: is damaged: {error}; delete it, and the case begins anew") from None
-
-
-def read_partial(folder: RunFolder, case: Case) -> tuple[list[tuple[int, numpy.ndarray]], dict[str, Any]] | None:
-    """What ``samples_table`` was given for a case that has rounds to come; None where nothing is on disk.
-
-    Raises RecordError, naming the file, when it is damaged.
-    """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = folder.partial_file(case.id)
-    try:
-        table = pq.read_table(path)
-    except FileNotFoundError:
-        return None
-    except (OSError, pa.ArrowException) as error:
-        raise RecordError(f"{path}: is damaged: {error}; delete it, and the case begins anew") from None
-    warmup = np.array([phase == "warmup" for phase in table["phase"].to_pylist()], np.int64)
-    columns = [warmup if name == "warmup" else table[name].to_numpy() for name in MEASURED]
-    rows, ranks = np.stack(columns, axis=1), table["rank"].to_numpy()
-    facts = json.loads(table.schema.metadata[b"netbench.facts"])
-    return [(int(rank), rows[ranks == rank]) for rank in dict.fromkeys(ranks.tolist())], facts
 
 
 def timeline_table(run_id: str, case: Case, readings: Sequence[tuple[int, numpy.ndarray]]) -> pyarrow.Table:
@@ -376,7 +366,7 @@ def write_timeline(folder: RunFolder, case: Case, table: pyarrow.Table) -> None:
     import pyarrow.parquet as pq
 
     path = folder.timeline_file(case.id)
-    _make_folder(path.parent)
+    make_own_folder(path.parent)
     if path.is_file():
         earlier = pq.read_table(path)
         table = pa.concat_tables([earlier, table]).sort_by([("rank", "ascending"), ("at_ns", "ascending")])
@@ -384,7 +374,10 @@ def write_timeline(folder: RunFolder, case: Case, table: pyarrow.Table) -> None:
     _write_table(path, table)
 
 
-def _make_folder(path: Path) -> None:
+def make_own_folder(path: Path) -> None:
+    """Makes a folder of a run, whose own folder is there. Raises StorageError, also where it is a link elsewhere."""
+    if path.is_symlink():
+        raise StorageError(f"{path}: is a link to another place, where nothing is written; remove it")
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:
@@ -404,5 +397,6 @@ def _write_table(path: Path, table: pyarrow.Table) -> None:
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
+    # With its sums, a page that the disk has damaged is told from one that is whole.
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     write_atomically(path, sink.getvalue().to_pybytes())

@@ -6,7 +6,6 @@ the cost is linear in the rows.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from netbench import interference, iterations, verdicts
 from netbench.ceiling import Ceiling, ceiling
@@ -29,7 +27,8 @@ from netbench.metrics import DEFAULT_RATE, evaluate
 from netbench.model import Case
 from netbench.modes import participants
 from netbench.quotes import Quote, read_quotes
-from netbench.record import SCHEMA_VERSION, TIMELINE, Manifest, RunFolder
+from netbench.record import MEASURED, TIMELINE, Manifest, RunFolder
+from netbench.samples import check_integers, open_file, read_samples
 from netbench.statistics import Nanoseconds, Statistics, describe
 
 _CASE_COLUMNS = tuple(field.name for field in fields(Case))
@@ -135,6 +134,11 @@ class Run:
             return self.manifest.source.hosts
         return list(dict.fromkeys(self.ranks()["host"].dropna()))
 
+    @property
+    def damage(self) -> list[str]:
+        """What of the record cannot be read, each with its file; what the rest says is not touched by it."""
+        return list(self.damaged.values())
+
     @cached_property
     def done(self) -> set[str]:
         """Ids of the cases that are finished."""
@@ -168,11 +172,12 @@ class Run:
         if not self._readings:
             return pd.DataFrame()
         paths = self.folder.measured()
-        files = [_open(paths[case_id]) for case_id in self._readings]
-        tables = [file.read([name for name in file.schema_arrow.names if name not in _CONSTANT]) for file in files]
+        tables = [read_samples(paths[case_id], self.id, MEASURED).table for case_id in self._readings]
+        # A stranger's file may say how pandas has to read it; here it is only read.
+        tables = [table.replace_schema_metadata() for table in tables]
         measured = pa.concat_tables(tables, promote_options="default").unify_dictionaries()
         # What is the same in all rows of a case is cheaper to repeat here than to read.
-        rows = [file.metadata.num_rows for file in files]
+        rows = [table.num_rows for table in tables]
         cases = [{"case_id": case_id, **vars(reading.case)} for case_id, reading in self._readings.items()]
         constant = pd.DataFrame(cases, columns=list(_CONSTANT))
         constant = constant.astype(dict.fromkeys(constant.select_dtypes(exclude="number"), "category"))
@@ -185,7 +190,13 @@ class Run:
         path = self.folder.timeline_file(self._finished(case_id))
         if not path.is_file():
             return pd.DataFrame(columns=["rank", *TIMELINE], dtype="int64")
-        table: pd.DataFrame = _open(path).read().to_pandas()
+        file = open_file(path)
+        try:
+            read = file.read(["rank", *TIMELINE]).replace_schema_metadata()
+            check_integers(read, ["rank", *TIMELINE])
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise RecordError(f"{path}: is damaged: {error}; without it, its case is whole") from None
+        table: pd.DataFrame = read.to_pandas()
         return table
 
     def ranks(self) -> pd.DataFrame:
@@ -205,10 +216,10 @@ class Run:
     def summaries(self, rate: str = DEFAULT_RATE) -> pd.DataFrame:
         """One row for each case of the plan, finished or not, in order of the plan.
 
-        ``status`` is ok, wrong, failed, skipped or missing, with a ``reason`` for all but ok. Only cases that are ok
-        have times and metrics. ``rate`` is one of metrics.RATES. ``headline`` names the statistic that stands for a
-        case's time: ``median``, or ``mean`` where others measured and tell no median; then ``median_ns`` holds it too.
-        ``verdicts`` names what makes a case doubtful or sets its limit, and ``advice`` says of each what was found.
+        ``status`` is ok, wrong, failed, damaged, skipped or missing, with a ``reason`` for all but ok. Only cases that
+        are ok have times and metrics. ``rate`` is one of metrics.RATES. ``headline`` names the statistic that stands
+        for a case's time: ``median``, or ``mean`` where others measured and tell no median; then ``median_ns`` holds it
+        too. ``verdicts`` names what makes a case doubtful or sets its limit, ``advice`` says of each what was found.
         """
         table = self._cases.copy()
         measured = evaluate(table[table["status"] == "ok"], rate)
@@ -223,10 +234,37 @@ class Run:
 
     @cached_property
     def _readings(self) -> dict[str, _Reading]:
+        """Each file of samples that can be read, by case. Raises RecordError where there are some and none can."""
+        found = self._files
+        whole = {case_id: reading for case_id, reading in found.items() if isinstance(reading, _Reading)}
+        if found and not whole:
+            raise next(error for error in found.values() if isinstance(error, RecordError))
+        return whole
+
+    @cached_property
+    def damaged(self) -> dict[str, str]:
+        """Why the samples of a case cannot be read, by its id; also of those that a finished run has lost."""
+        found = {case_id: str(error) for case_id, error in self._files.items() if isinstance(error, RecordError)}
+        if self.manifest.status == "finished" and self.manifest.source is None:
+            booked = {failure.case_id for failure in self.manifest.failures}
+            booked |= {skip.id for skip in self.manifest.skips} | set(self._files)
+            for case in self.manifest.cases:
+                if case.id not in booked:
+                    found[case.id] = f"{self.folder.sample_file(case.id)}: is gone: the run had finished this case"
+        return found
+
+    @cached_property
+    def _files(self) -> dict[str, _Reading | RecordError]:
         paths = dict(sorted(self.folder.measured().items()))
         # Most of the reading happens outside the interpreter's lock.
         with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)) + 1)) as pool:
-            return dict(zip(paths, pool.map(self._read, paths.values()), strict=True))
+            return dict(zip(paths, pool.map(self._tried, paths.values()), strict=True))
+
+    def _tried(self, path: Path) -> _Reading | RecordError:
+        try:
+            return self._read(path)
+        except RecordError as error:
+            return error
 
     def _read(self, path: Path) -> _Reading:
         case, facts, measured = _samples(path, self.id)
@@ -298,12 +336,16 @@ class Run:
                 yield row | _quoted(self._quotes[case_id])
             elif case_id in skips:
                 yield row | {"status": "skipped", "reason": skips.pop(case_id)}
+            elif case_id in self.damaged:
+                yield row | {"status": "damaged", "reason": self.damaged[case_id]}
             else:
                 yield row | {"status": "missing", "reason": unmeasured}
         for skip_id, reason in skips.items():
             yield {"case_id": skip_id, "status": "skipped", "reason": reason}
 
     def _finished(self, case_id: str) -> str:
+        if case_id in self.damaged:
+            raise RecordError(self.damaged[case_id])
         if case_id not in self._readings:
             raise UsageError(f"{case_id!r} is not a measured case of {self.folder.path}")
         return case_id
@@ -346,24 +388,12 @@ def _wrong(elements: int) -> str:
 
 def _samples(path: Path, run_id: str | None = None) -> tuple[Case, dict[str, Any], Iterations]:
     """A sample file's case, facts and timed iterations; raises RecordError if the file is not whole."""
-    file = _open(path)
-    try:
-        metadata = {key.decode(): value for key, value in file.metadata.metadata.items()}
-        case = Case(**json.loads(metadata["netbench.case"]))
-        facts = json.loads(metadata["netbench.facts"])
-        names = set(file.schema_arrow.names)
-        known = [name for name in iterations.COLUMNS if name in names]
-        table = file.read([*known, "phase"], use_threads=False)
-        timed = pa.compute.equal(table["phase"].cast(pa.string()), "timed").to_numpy()
-        columns = {name: table[name].to_numpy()[timed] for name in known}
-        count = len(columns["duration_ns"])
-    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
-        raise RecordError(f"{path}: is damaged: {error}") from None
-    written_by = metadata.get("netbench.run_id", b"").decode()
-    if case.id != path.stem:
-        raise RecordError(f"{path}: holds the samples of another case, {case.id}")
-    if run_id is not None and written_by != run_id:
-        raise RecordError(f"{path}: belongs to another run, {written_by}")
+    case, facts, table = read_samples(path, run_id, iterations.COLUMNS)
+    timed = pa.compute.equal(table["phase"].cast(pa.string()), "timed").to_numpy()
+    columns = {name: table[name].to_numpy()[timed] for name in table.column_names if name != "phase"}
+    if missing := [name for name in ("iteration", "duration_ns") if name not in columns]:
+        raise RecordError(f"{path}: is damaged: it has no {missing[0]}")
+    count = len(columns["duration_ns"])
     if not count:
         raise RecordError(f"{path}: is empty: it has no timed iteration")
     ranks = len(participants(case.mode, case.world_size, case.pair))
@@ -375,22 +405,3 @@ def _samples(path: Path, run_id: str | None = None) -> tuple[Case, dict[str, Any
         return case, facts, Iterations.of(columns, offsets_ns)
     except ValueError as error:
         raise RecordError(f"{path}: is damaged: {error}") from None
-
-
-def _open(path: Path) -> Any:
-    """The parquet file at ``path``, its footer read and its version checked."""
-    try:
-        content = path.read_bytes()
-        if not content:
-            raise RecordError(f"{path}: is empty")
-        file = pq.ParquetFile(pa.py_buffer(content))
-        version = int((file.metadata.metadata or {}).get(b"netbench.schema_version", 0))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise RecordError(f"{path}: is damaged: {error}") from None
-    if version > SCHEMA_VERSION:
-        raise RecordError(
-            f"{path}: is of schema version {version}; this netbench reads up to {SCHEMA_VERSION}: upgrade it"
-        )
-    if version < 1:
-        raise RecordError(f"{path}: is not a sample file of netbench")
-    return file

@@ -23,7 +23,8 @@ from netbench.launch import LAUNCHERS
 from netbench.model import Case, Skip
 from netbench.nodes import UnderWay
 from netbench.plan import Plan
-from netbench.record import Failure, LabFacts, Launch, Manifest, RunFolder, create_run_folder, visits_done
+from netbench.record import Failure, LabFacts, Launch, Manifest, RunFolder, create_run_folder
+from netbench.samples import visits_done
 from netbench.signals import stopping
 from netbench.units import about_seconds
 
@@ -101,6 +102,7 @@ class Sweep:
             self._lab or nullcontext(),
             Crew(self.config, LAUNCHERS[self.config.launcher], self.folder, self._lab) as self._crew,
         ):
+            self.folder.clear()
             self.manifest.status, self.manifest.ended_at = "running", None
             # A new attempt: what failed before may work now, and what did not fit may fit.
             self.manifest.failures = []
@@ -178,6 +180,7 @@ class Sweep:
             raise
         finally:
             under_way.end()
+            self.folder.clear()
             launch.exit_code, launch.ended_at = under_way.poll(), datetime.now(UTC)
         if launch.reason and follower.under_way:
             self._book_failure(follower.under_way, launch)

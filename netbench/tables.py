@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from netbench.errors import RecordError
+from netbench.foreign import printable
 from netbench.metrics import DEFAULT_RATE, METRICS
 from netbench.model import DTYPES, streams_text
 from netbench.record import write_atomically
@@ -30,7 +31,7 @@ _Write = Callable[["Sequence[Run]", str, TextIO], None]
 #: Cases that were never started, which the tables for people count by their reason instead of listing them.
 _ABSENT = ("skipped", "missing")
 
-_STYLES = {"ok": "", "wrong": "bold red", "failed": "red"}
+_STYLES = {"ok": "", "wrong": "bold red", "failed": "red", "damaged": "red"}
 
 #: Columns of the tables for people that hold words, and those given up first where the terminal is narrow.
 _WORDS = ("mode", "backend", "dtype", "variant", "verdicts", "status")
@@ -194,10 +195,10 @@ def rank_texts(row: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def runs_table(paths: Iterable[Path]) -> Table:
+def runs_table(paths: Iterable[Path]) -> tuple[Table, list[Path]]:
     """One row a run: when, what became of it, how many cases are measured, and which question it answers.
 
-    Reads no samples. A run that cannot be read is a row that says why.
+    Reads no samples. A run that cannot be read is a row that says why, and is named once more beside the table.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -208,27 +209,34 @@ def runs_table(paths: Iterable[Path]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("date (UTC)", "run", "status", "cases", "question"):
         table.add_column(heading, justify="right" if heading == "cases" else "left", overflow="fold")
+    unreadable = []
     for path in paths:
+        shown = printable(str(path))
         try:
             run = load_run(path)
+            manifest = run.manifest
+            done = len(run.done & {case.id for case in manifest.cases})
         except RecordError as error:
-            table.add_row("", Text(str(path)), Text("unreadable", "red"), "", Text(str(error)))
+            unreadable.append(path)
+            table.add_row("", Text(shown), Text("unreadable", "red"), "", Text(printable(str(error))))
             continue
-        manifest = run.manifest
-        done = len(run.done & {case.id for case in manifest.cases})
         table.add_row(
             f"{manifest.started_at:%Y-%m-%d %H:%M}",
-            Text(str(path)),
+            Text(shown),
             Text(run.status, "" if run.status == "finished" else "yellow"),
             f"{done}/{len(manifest.cases)}",
             Text(manifest.question),
         )
-    return table
+    return table, unreadable
 
 
 def write_runs(paths: Iterable[Path], file: TextIO) -> None:
-    """Prints ``runs_table``."""
-    _console(file).print(runs_table(paths))
+    """Prints ``runs_table``. Raises RecordError afterwards where a run cannot be read."""
+    table, unreadable = runs_table(paths)
+    _console(file).print(table)
+    file.flush()
+    if unreadable:
+        raise RecordError(f"{len(unreadable)} of these runs cannot be read: {', '.join(map(str, unreadable[:3]))}")
 
 
 def summary_csv(run: Run, rate: str = DEFAULT_RATE) -> str:

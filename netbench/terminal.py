@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from netbench.metrics import METRICS
 from netbench.model import streams_text
-from netbench.page import Material, groups
+from netbench.page import Material, drawable, groups
 from netbench.units import about_bytes
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ def write_terminal(runs: Sequence[Run], rate: str, file: TextIO, width: int | No
     if len(runs) > 1:
         material = Material.overlaid(runs, rate)
     else:
-        cases = runs[0].summaries(rate)
-        material = Material(runs[0], cases[cases["status"] == "ok"], rate)
+        material = Material(runs[0], drawable(runs[0].summaries(rate)), rate)
     known = material.cases[material.cases[column].notna()]
     for (mode, variant, ranks), cases in groups(known, "mode", "variant", "world_size"):
         title = ", ".join(part for part in (mode, f"{ranks} ranks", variant, f"bus bandwidth in {rate}") if part)

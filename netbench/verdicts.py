@@ -43,7 +43,7 @@ class Circumstances:
             rank: self.machines[host["host"]]
             for host in self.manifest.environment
             if host["host"] in self.machines
-            for rank in host["ranks"]
+            for rank in host.get("ranks", ())
         }
         ranks = _participants(case)
         if any(rank not in placed for rank in ranks):

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from netbench.model import Case
-from netbench.record import MEASURED, RunFolder, read_partial
+from netbench.record import MEASURED, RunFolder
+from netbench.samples import read_partial
 from netbench.statistics import Nanoseconds
 from netbench.surroundings import Surroundings
 

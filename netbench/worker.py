@@ -356,7 +356,7 @@ def _report(path: Path, rank: int, host: str, case_id: str, error: BaseException
         "host": host,
         "case_id": case_id,
         "at": time.time(),
-        "error": "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]),
+        "error": "; ".join([f"{type(error).__name__}: {error}".rstrip(": "), *getattr(error, "__notes__", [])]),
     }
     try:
         path.write_text(json.dumps(report))

@@ -65,6 +65,14 @@ class Program:
                 continue
         return found
 
+    def note_until_end(self) -> None:
+        """Looks again and again which processes there are, so that ``left_behind`` knows all of them."""
+        deadline = time.monotonic() + LIMIT_S
+        while self._process.poll() is None:
+            assert time.monotonic() < deadline, f"the program did not end within {LIMIT_S} s"
+            self.note_started()
+            time.sleep(0.2)
+
     def end(self) -> int:
         """Waits for the program's end and returns its exit code."""
         self.out, self.err = self._process.communicate(timeout=LIMIT_S)

@@ -97,6 +97,8 @@ def _refusal(base: Run, other: Run, case: Case, across: Collection[str]) -> str:
             near = [one for one in run.manifest.cases if _like(one) == _like(case) and one.variant != case.variant]
             there = f"; there it is {near[0].variant or 'float32, as usual'}" if near else ""
             return f"not measured in {run.id}{there}"
+        if case.id in run.damaged:
+            return f"cannot be read in {run.id}"
         if run.facts(case.id).get("status") != "ok":
             return f"moved wrong data in {run.id}"
     before, after = meaning(base, case.id), meaning(other, case.id)

@@ -106,7 +106,8 @@ def _took(run: Run) -> str:
 
 def _counts(cases: pd.DataFrame) -> list[tuple[str, int]]:
     counts = dict(cases["status"].value_counts())
-    return [(status, counts[status]) for status in ("ok", "wrong", "failed", "skipped", "missing") if status in counts]
+    known = ("ok", "wrong", "failed", "damaged", "skipped", "missing")
+    return [(status, counts[status]) for status in known if status in counts]
 
 
 def _best(cases: pd.DataFrame, rate: str) -> Table | None:

@@ -119,7 +119,7 @@ WRONG: dict[str, list[tuple[str | None, str | None, str, str]]] = {
         ("a,-oProxyCommand=x", '["-oProxyCommand=x"]', "-oProxyCommand=x", "is not a host"),
         ("", "[]", "list", "name"),
     ],
-    "rdzv_endpoint": [("host0", '"host0"', "'host0'", "HOST:PORT"), ("h:0", '"h:0"', "'h:0'", "HOST:PORT")],
+    "rdzv_endpoint": [("host0:", '"host0:"', "'host0:'", "HOST:PORT"), ("h:0", '"h:0"', "'h:0'", "HOST:PORT")],
     "join_timeout": [("0", "0", "0", "greater than 0")],
     "remote_python": [("", '""', "''", "at least 1 character")],
     "lab": [("2x400parsec", '"2x400parsec"', "400parsec", "mbit")],

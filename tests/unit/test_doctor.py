@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Mapping
 from ipaddress import ip_address
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import pytest
 
 from netbench import doctor
 from netbench.doctor import CHECKS, examine, row, texts
-from netbench.errors import UsageError
-from netbench.examination import Asked, Finding, Level, parse_endpoint
+from netbench.endpoint import parse_endpoint
+from netbench.examination import Asked, Finding, Level
 from netbench.interfaces import Address, Host, Interface
 from netbench.machine import Machine, PatientHost
 
@@ -215,7 +216,7 @@ def test_a_machine_in_perfect_health_has_no_warning(asked: Asked) -> None:
             ["20000 to 30000", "netbench matrix"],
         ),
         # 20 streams between 8 ranks: 20 * (5 + 7) descriptors, and 64 for the rest.
-        ("open_files", {}, WIDE, OK, ["no limit", "take 240 for each backend"]),
+        ("open_files", {}, WIDE, OK, ["no limit", "20 streams between 8 ranks: 240 for each backend"]),
         (
             "open_files",
             {"soft_limits": {NOFILE: (1023, 4096)}},
@@ -262,7 +263,7 @@ def test_a_machine_in_perfect_health_has_no_warning(asked: Asked) -> None:
         ("cpus", {"container_limits__cpu": None}, Asked(), OK, ["8 of 8 may be used"]),
         ("governor", {"governor": None}, Asked(), OK, ["cannot be told"]),
         ("governor", {"governor": "powersave"}, Asked(), NOTE, ["powersave", "cpupower"]),
-        ("memory", {"free": 900 * 2**20 - 1}, Asked(), PROBLEM, ["3 ranks here need 900 MiB"]),
+        ("memory", {"free": 900 * 2**20 - 1}, Asked(), PROBLEM, ["3 ranks here: 900 MiB"]),
         ("memory", {"free": 2**30}, Asked(), WARNING, ["1 GiB free", "skipped"]),
         ("load", {"load": 4.5}, Asked(), WARNING, ["4.50 over the last minute, on 8 CPUs"]),
         ("load", {"load": 2.0}, Asked(), NOTE, ["2.00"]),
@@ -324,8 +325,9 @@ def test_advice_comes_with_every_finding_but_the_good_ones() -> None:
         variables__GLOO_SOCKET_IFNAME="eth0",
         lab_answer=(None, "forbidden"),
     )
-    for asked in (NETWORK, Asked(), Asked(endpoint="alpha"), Asked(interface="eth1")):
-        found = examine(sick, asked)
+    everywhere = (NETWORK, Asked(), HERE, MEET, Asked(endpoint="alpha"), Asked(interface="eth1"))
+    for machine, asked in product((sick, FakeMachine(), FakeMachine(connecting=None)), everywhere):
+        found = examine(machine, asked)
         assert {name for name, _ in found} <= set(CHECKS)
         assert [(name, one) for name, one in found if bool(one.advice) != (one.level is not OK)] == []
 
@@ -357,7 +359,7 @@ def test_an_endpoint_is_read_as_torchrun_reads_it(text: str, host: str, port: in
     "text", ["", ":29400", "host0:", "host0:0", "host0:65536", "host0:x", "a b", "host0:" + "9" * 9]
 )
 def test_what_is_no_endpoint_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(f"--rdzv-endpoint: {text!r} is not HOST:PORT")):
+    with pytest.raises(ValueError, match=re.escape(f"{text!r} is not HOST:PORT")):
         parse_endpoint(text)
 
 

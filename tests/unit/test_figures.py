@@ -79,7 +79,7 @@ def series(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
 
 
 def test_every_registered_figure_is_drawn(figures: dict[str, Figure]) -> None:
-    elsewhere = {"factors", "timeline", "beside_quoted"}  # test_explain_figures.py
+    elsewhere = {"factors", "timeline", "beside_quoted", "matrix"}  # test_explain_figures.py, test_matrix.py
     assert {name.split("-")[0] for name in figures} == set(FIGURES) - elsewhere
     assert set(figures) == {
         "bandwidth-send_recv",
@@ -220,7 +220,7 @@ def test_no_figure_without_data(tmp_path: Path) -> None:
     case = make_case("allreduce")
     wrong = load_run(make_run(tmp_path / "wrong", [case], facts={"status": "wrong", "wrong_elements": 1}).path)
     alone = load_run(make_run(tmp_path / "alone", [make_case("allreduce", world_size=1)]).path)
-    missing = load_run(make_run(tmp_path / "missing", [], unmeasured=[case]).path)
+    missing = load_run(make_run(tmp_path / "missing", [], unmeasured=[case], status="failed").path)
     single = load_run(make_run(tmp_path / "single", [case]).path)
     assert [[name for name, _ in draw(run)] for run in (wrong, alone, missing, single)] == [
         [],

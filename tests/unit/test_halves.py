@@ -36,6 +36,8 @@ READERS = {
     "verdicts",
     "compare",
     "requirements",
+    "matrix",
+    "heatmaps",
 }
 READING = {name for name in SOURCES if name.split(".")[0] in READERS}
 BOTH = {"__init__", "__main__", "cli", "catalogue", "statistics"}

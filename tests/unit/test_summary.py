@@ -46,6 +46,7 @@ def test_every_case_of_the_plan_is_one_row_with_its_reason(tmp_path: Path) -> No
         tmp_path / "run",
         [CASE],
         unmeasured=[failed, missing],
+        status="interrupted",
         skips=[Skip("x-gloo-k4", "gloo has one stream")],
         failures=[Failure(case_id=failed.id, launch=1, reason="rank 1 was killed")],
     )
@@ -230,7 +231,7 @@ def test_a_case_with_rounds_to_come_shows_what_there_is_and_says_so(tmp_path: Pa
 
 
 def test_a_run_without_a_finished_case_can_be_read(tmp_path: Path) -> None:
-    run = load_run(make_run(tmp_path / "run", [], unmeasured=[CASE]).path)
+    run = load_run(make_run(tmp_path / "run", [], unmeasured=[CASE], status="interrupted").path)
     assert run.summaries()["status"].tolist() == ["missing"]
     assert run.samples().empty
     assert run.ranks().empty

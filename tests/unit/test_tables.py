@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from synthetic import constant, make_case, make_run
 
+from netbench.errors import RecordError
 from netbench.metrics import RATES
 from netbench.model import Skip
 from netbench.record import Failure
@@ -48,7 +49,7 @@ def printed(name: str, run: Run, rate: str = "Gbit/s", width: int | None = None)
 @pytest.mark.parametrize("rate", RATES)
 def test_every_format_prints_every_run(name: str, rate: str, run: Run, tmp_path: Path) -> None:
     assert printed(name, run, rate)
-    nothing = load_run(make_run(tmp_path / "empty", [], unmeasured=[OK]).path)
+    nothing = load_run(make_run(tmp_path / "empty", [], unmeasured=[OK], status="failed").path)
     printed(name, nothing, rate)
 
 
@@ -160,7 +161,8 @@ def test_runs_are_listed_also_those_that_cannot_be_read(run: Run, tmp_path: Path
     damaged.mkdir()
     (damaged / "run.json").write_text("{")
     file = io.StringIO()
-    write_runs([run.folder.path, damaged], file)
+    with pytest.raises(RecordError, match=r"1 of these runs cannot be read: .*damaged"):
+        write_runs([run.folder.path, damaged], file)
     text = file.getvalue()
     assert "2025-01-02 03:04" in text
     assert "2/3" in text

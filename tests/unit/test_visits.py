@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from synthetic import make_case
 
-from netbench.record import MEASURED, RunFolder, read_partial, samples_table, visits_done, write_samples
+from netbench.record import MEASURED, RunFolder, samples_table, write_samples
+from netbench.samples import read_partial, visits_done
 from netbench.visits import Visits
 
 CASE = make_case("allreduce", world_size=2)

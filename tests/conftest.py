@@ -1,4 +1,4 @@
-"""Real sweeps for whole files of tests to look at."""
+"""The program as a user starts it, for every test that wants it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,105 @@
+"""The fault matrix: every fault at every moment, with what has to come of it. docs/faults.md shows this table.
+
+The tests in this folder are parametrised by it, so a cell says what was seen.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from netbench.errors import Exit
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One fault at one moment: the exit code, the message with ``{}`` for what differs, and what is left."""
+
+    fault: str
+    moment: str
+    exit: Exit
+    message: str
+    left: str
+    #: Which rank it befalls, where it befalls one.
+    rank: int | None = None
+    #: Whether it takes too long for every commit, and is run by ``make soak``.
+    soak: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.fault}, {self.moment}"
+
+    def fits(self, text: str) -> bool:
+        """Whether the message is somewhere in ``text``."""
+        pieces = map(re.escape, " ".join(self.message.split()).split("{}"))
+        return re.search(".+?".join(pieces), " ".join(text.split())) is not None
+
+
+_KILLED = "rank {rank} on {} (pid {}) was ended by SIGKILL: by someone, or by a limit on memory"
+_STOPPED = "rank {rank} on {} (pid {}) has been stopped, by SIGSTOP or a debugger"
+_RAISES = "rank {rank} on {}: ValueError: sabotage"
+_NO_MEMORY = "rank {rank} on {}: MemoryError; memory ran out: take smaller --sizes"
+_LIMITED = "rank {rank} on {}: RuntimeError: {} can't allocate memory: {}; memory ran out: take smaller --sizes"
+_OOM = "rank {rank} on {} (pid {}) was ended by SIGKILL: the kernel does that when memory runs out, and did; take"
+
+_MESSAGES = {
+    "killed": _KILLED,
+    "stopped": _STOPPED,
+    "raises": _RAISES,
+    "out of memory": _NO_MEMORY,
+    "over RLIMIT_AS": _LIMITED,
+    "over its cgroup": _OOM,
+}
+
+#: At which moments, to which ranks; those that are left to ``make soak`` come after the others.
+_OFTEN = [
+    ("killed", "warm-up", 1),
+    ("killed", "writing", 0),
+    ("stopped", "timing", 1),
+    ("stopped", "writing", 0),
+    ("raises", "timing", 1),
+    ("raises", "writing", 0),
+    ("out of memory", "warm-up", 0),
+    ("over RLIMIT_AS", "timing", 1),
+    ("over its cgroup", "timing", 1),
+]
+_SELDOM = [
+    ("killed", "timing", 0),
+    ("stopped", "warm-up", 0),
+    ("raises", "warm-up", 0),
+    ("out of memory", "timing", 1),
+    ("out of memory", "writing", 0),
+    ("over RLIMIT_AS", "warm-up", 0),
+    ("over RLIMIT_AS", "writing", 0),
+    ("over its cgroup", "warm-up", 0),
+    ("over its cgroup", "writing", 0),
+]
+
+
+def _in_a_case(fault: str, moment: str, rank: int, soak: bool) -> Cell:
+    left = "all other cases; this one is booked as failed"
+    message = _MESSAGES[fault].replace("{rank}", str(rank))
+    return Cell(fault, moment, Exit.CASE_FAILED, message, left, rank, soak)
+
+
+#: A rank is struck in a launch's second case.
+IN_A_CASE = [
+    *(_in_a_case(*cell, soak=False) for cell in _OFTEN),
+    *(_in_a_case(*cell, soak=True) for cell in _SELDOM),
+]
+
+
+def _at_start(fault: str, rank: int, soak: bool) -> Cell:
+    message = "ended before any case began: " + _MESSAGES[fault].replace("{rank}", str(rank))
+    return Cell(fault, "start-up", Exit.LAUNCH, message, "what was finished before; --resume goes on", rank, soak)
+
+
+#: A rank is struck before its first case.
+AT_START = [
+    _at_start("killed", 1, soak=False),
+    _at_start("stopped", 1, soak=False),
+    _at_start("raises", 0, soak=False),
+    _at_start("out of memory", 1, soak=True),
+    _at_start("over RLIMIT_AS", 0, soak=True),
+    _at_start("over its cgroup", 1, soak=True),
+]
