@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.text import Text
-from matplotlib.transforms import Bbox
+from pictures import overlaps, panels
 from synthetic import make_case, make_run
 
 from netbench.figures import FIGURES, draw, write_plots
@@ -67,10 +64,6 @@ def worlds_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def figures(streams_run: Run, worlds_run: Run) -> dict[str, Figure]:
     return {name: figure for run in (streams_run, worlds_run) for name, figure in draw(run)}
-
-
-def panels(figure: Figure) -> list[Axes]:
-    return [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
 
 
 def series(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
@@ -191,26 +184,10 @@ def test_series_differ_without_colour(figures: dict[str, Figure]) -> None:
             assert grey == sorted(grey)  # from dark to light
 
 
-def visible_texts(figure: Figure) -> Iterator[tuple[str, Bbox]]:
-    for text in figure.findobj(Text):
-        if text.get_visible() and text.get_text():
-            box = text.get_window_extent()
-            if box.width and box.height:
-                yield text.get_text(), box
-
-
 def test_nothing_lies_upon_anything(figures: dict[str, Figure]) -> None:
     for name, figure in figures.items():
         FigureCanvasAgg(figure).draw()
-        whole = figure.bbox
-        texts = list(visible_texts(figure))
-        for text, box in texts:
-            assert box.x0 >= whole.x0, f"{name}: {text!r} is cut off at the left"
-            assert box.x1 <= whole.x1, f"{name}: {text!r} is cut off at the right"
-            assert box.y0 >= whole.y0, f"{name}: {text!r} is cut off below"
-            assert box.y1 <= whole.y1, f"{name}: {text!r} is cut off above"
-        for (one, first), (other, second) in combinations(texts, 2):
-            assert not first.padded(-1).overlaps(second.padded(-1)), f"{name}: {one!r} lies upon {other!r}"
+        assert overlaps(figure) == [], name
         for legend in figure.legends:
             for axes in figure.axes:
                 assert not legend.get_window_extent().overlaps(axes.get_window_extent()), f"{name}: legend upon data"
