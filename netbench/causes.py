@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import socket
@@ -10,9 +9,11 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from netbench.foreign import parse_json
 from netbench.job import Job
 from netbench.record import RunFolder
 
@@ -48,14 +49,10 @@ class Causes:
         """The first to be found: a process that is stopped, or that a signal ended; a rank's error; the log's end."""
         if stopped := self.stopped():
             return "; ".join(stopped)
-        log = self._folder.log(self._job.launch).read_text(encoding="utf-8", errors="replace")
+        log = self._log()
         if killed := [*self._killed(log)]:
             return "; ".join(killed)
-        reports = []
-        for path in self._folder.rank_errors(self._job.launch):
-            with suppress(OSError, ValueError):
-                reports.append(json.loads(path.read_text()))
-        if reports:
+        if reports := self._reports():
             cause = min(reports, key=lambda report: (bool(_CONSEQUENCES.search(report["error"])), report["at"]))
             reason = f"{self._rank(cause['rank'], host=cause['host'])}: {one_line(cause['error'])}"
             if _NO_MEMORY.search(cause["error"]):
@@ -64,6 +61,32 @@ class Causes:
             return f"{reason}; nothing was heard of {', '.join(silent)}" if silent else reason
         last = [line for line in log.splitlines() if line.strip()][-3:]
         return f"the workers ended with exit code {self._process.returncode}: {one_line(' / '.join(last))}"
+
+    def storage(self) -> str | None:
+        """What could not be written, where that ended a rank: another launch would fare no better."""
+        for report in self._reports():
+            if report["error"].startswith("StorageError: "):
+                return f"{self._rank(report['rank'], host=report['host'])}: {report['error'].partition(': ')[2]}"
+        # With a full disk there may be no report, and only what torchrun's log had room for.
+        told = re.search(r"\bStorageError: (.+)", self._log())
+        return told[1] if told else None
+
+    def _log(self) -> str:
+        try:
+            return self._folder.log(self._job.launch).read_text(encoding="utf-8", errors="replace")
+        except OSError:  # removed under the sweep, say
+            return ""
+
+    def _reports(self) -> list[dict[str, Any]]:
+        """What the ranks that ended early have said of it."""
+        reports = []
+        for path in self._folder.rank_errors(self._job.launch):
+            with suppress(OSError, ValueError):
+                report = parse_json(path.read_bytes())
+                kinds: dict[str, type] = {"rank": int, "host": str, "error": str, "at": float}
+                if isinstance(report, dict) and all(isinstance(report.get(name), kinds[name]) for name in kinds):
+                    reports.append(report)
+        return reports
 
     def _killed(self, log: str) -> Iterator[str]:
         """Whom a signal ended, other than by torchrun's own clearing up after the first to end."""
