@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from contextlib import suppress
 
 import typer
 from typer.main import get_command
 
 from netbench.cli import app
-from netbench.errors import Exit, NetbenchError
+from netbench.errors import Exit, NetbenchError, StorageError
+from netbench.foreign import printable
+from netbench.outlets import let_go_of_stdout, open_outlets
 
 
 def main() -> None:
-    sys.exit(run(sys.argv[1:]))
+    open_outlets()
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except (OSError, StorageError):  # said already
+        let_go_of_stdout()
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -24,7 +30,8 @@ def run(arguments: list[str]) -> int:
         sys.stdout.flush()
         return int(code or 0)
     except NetbenchError as error:
-        print(f"netbench: {error}", file=sys.stderr)
+        # It may name what a stranger's file is called, or holds.
+        print(f"netbench: {printable(str(error), lines=True)}", file=sys.stderr)
         return int(error.exit_code)
     except typer.Exit as ending:
         return int(ending.exit_code)
@@ -32,10 +39,8 @@ def run(arguments: list[str]) -> int:
         print("netbench: stopped by SIGINT", file=sys.stderr)
         return int(Exit.INTERRUPTED)
     except (BrokenPipeError, SystemExit):
-        # The reader of a pipe (head, say) has had enough; typer makes a SystemExit of that. Python would complain once
-        # more when it flushes at exit.
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # typer and rich make a SystemExit of a broken pipe.
+        let_go_of_stdout()
         return int(Exit.DONE)
     except Exception as error:
         if (show := getattr(error, "show", None)) and hasattr(error, "exit_code"):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from netbench.foreign import parse_json
 from netbench.job import Job
 from netbench.nodes import Node, UnderWay
 from netbench.record import RunFolder
@@ -53,11 +54,7 @@ class Causes:
             return "; ".join(stopped)
         if killed := [text for node in self._launched.nodes for text in self._killed(node)]:
             return "; ".join(killed)
-        reports = []
-        for path in self._folder.rank_errors(self._job.launch):
-            with suppress(OSError, ValueError):
-                reports.append(json.loads(path.read_text()))
-        if reports:
+        if reports := self._reports():
             cause = min(reports, key=lambda report: (bool(_CONSEQUENCES.search(report["error"])), report["at"]))
             reason = f"{self._rank(cause['rank'], host=cause['host'])}: {one_line(cause['error'])}"
             if _NO_MEMORY.search(cause["error"]):
@@ -67,6 +64,27 @@ class Causes:
         failed = next((node for node in self._launched.nodes if node.poll()), self._launched.nodes[0])
         last = [line for line in failed.log().splitlines() if line.strip()][-3:]
         return f"the workers ended with exit code {failed.poll()}: {one_line(' / '.join(last))}"
+
+    def storage(self) -> str | None:
+        """What could not be written, where that ended a rank: another launch would fare no better."""
+        for report in self._reports():
+            if report["error"].startswith("StorageError: "):
+                return f"{self._rank(report['rank'], host=report['host'])}: {report['error'].partition(': ')[2]}"
+        # With a full disk there may be no report, and only what torchrun's log had room for.
+        logs = "\n".join(node.log() for node in self._launched.nodes)
+        told = re.search(r"\bStorageError: (.+)", logs)
+        return told[1] if told else None
+
+    def _reports(self) -> list[dict[str, Any]]:
+        """What the ranks that ended early have said of it."""
+        reports = []
+        for path in self._folder.rank_errors(self._job.launch):
+            with suppress(OSError, ValueError):
+                report = parse_json(path.read_bytes())
+                kinds: dict[str, type] = {"rank": int, "host": str, "error": str, "at": float}
+                if isinstance(report, dict) and all(isinstance(report.get(name), kinds[name]) for name in kinds):
+                    reports.append(report)
+        return reports
 
     def _killed(self, node: Node) -> Iterator[str]:
         """Whom a signal ended, other than by torchrun's own clearing up after the first to end."""

@@ -19,7 +19,17 @@ import typer
 
 import netbench
 from netbench import config as configuration
-from netbench.errors import Exit, LaunchError, NetbenchError, RecordError, Stopped, UsageError, did_you_mean
+from netbench.errors import (
+    Exit,
+    LaunchError,
+    NetbenchError,
+    RecordError,
+    Stopped,
+    StorageError,
+    UsageError,
+    did_you_mean,
+)
+from netbench.outlets import let_go_of_stdout
 from netbench.plan import Plan, make_plan
 from netbench.registry import Registry, Thing
 from netbench.units import about_seconds, format_bytes, parse_bytes
@@ -236,14 +246,19 @@ def _default() -> Path | None:
 
 
 def _resume(path: Path, dry_run: bool) -> None:
-    from netbench.sweep import resumed_run
+    from netbench.samples import damaged
+    from netbench.sweep import mend, resumed_run
 
     folder, manifest = resumed_run(path)
+    if dry_run:
+        unsound = {path for path in damaged(folder, manifest.run_id) if path.parent == folder.samples}
+        finished = folder.finished() - {path.stem for path in unsound}
+        _print_plan(Plan(tuple(case for case in manifest.cases if case.id not in finished), ()))
+        return
+    for line in mend(folder, manifest):
+        print(line, file=sys.stderr)
     finished = folder.finished()
     missing = tuple(case for case in manifest.cases if case.id not in finished)
-    if dry_run:
-        _print_plan(Plan(missing, ()))
-        return
     print(f"{len(missing)} of {len(manifest.cases)} cases are missing", file=sys.stderr)
     _run(folder, manifest)
 
@@ -251,7 +266,11 @@ def _resume(path: Path, dry_run: bool) -> None:
 def _run(folder: RunFolder, manifest: Manifest) -> None:
     """Runs a sweep to its end, then prints its table, where its record lies, and how to go on."""
     ended = _measure(folder, manifest)
-    _print_end(folder)
+    try:
+        _print_end(folder)
+    except NetbenchError:
+        if ended is None:
+            raise
     _raise_end(folder, ended)
 
 
@@ -278,6 +297,8 @@ def _raise_end(folder: RunFolder, ended: NetbenchError | None) -> None:
         raise Stopped(f"{ended}; go on with: {_resume_command(folder)}", ended.exit_code)
     if isinstance(ended, LaunchError):
         raise LaunchError(f"{ended}\ngo on with: {_resume_command(folder)}")
+    if isinstance(ended, StorageError) and folder.manifest.is_file():
+        raise StorageError(f"{ended}\nthen go on with: {_resume_command(folder)}")
     if ended is not None:
         raise ended
     _raise_for_cases(folder)
@@ -294,9 +315,14 @@ def _print_end(folder: RunFolder) -> None:
     run = load_run(folder.path)
     if not folder.measured():
         return
-    write_table([run], "Gbit/s", sys.stdout)
-    sys.stdout.flush()
-    write_summary(run)
+    try:
+        write_table([run], "Gbit/s", sys.stdout)
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):  # rich makes a SystemExit of it
+        # How the sweep ended is not for the reader of a pipe to decide.
+        let_go_of_stdout()
+    finally:
+        write_summary(run)
     print(f"record: {folder.path}\nplot it: netbench plot {shlex.quote(str(folder.path))}", file=sys.stderr)
 
 

@@ -222,4 +222,4 @@ def _host_lines(hosts: Sequence[Mapping[str, Any]]) -> list[str]:
 def make_display() -> Display:
     """The live view where stderr is a terminal, plain lines elsewhere."""
     console = Console(stderr=True)
-    return LiveDisplay(console) if console.is_terminal else PlainDisplay()
+    return LiveDisplay(console) if console.is_terminal and not console.is_dumb_terminal else PlainDisplay()

@@ -15,7 +15,7 @@ from netbench.causes import Causes
 from netbench.config import SweepConfig
 from netbench.crew import Crew
 from netbench.display import Display
-from netbench.errors import LaunchError, NetbenchError, RecordError, Stopped
+from netbench.errors import LaunchError, NetbenchError, RecordError, Stopped, StorageError
 from netbench.events import EventReader
 from netbench.job import Job
 from netbench.lab import Lab, LabSpec
@@ -23,8 +23,8 @@ from netbench.launch import LAUNCHERS
 from netbench.model import Case, Skip
 from netbench.nodes import UnderWay
 from netbench.plan import Plan
-from netbench.record import Failure, LabFacts, Launch, Manifest, RunFolder, create_run_folder
-from netbench.samples import visits_done
+from netbench.record import Failure, LabFacts, Launch, Manifest, RunFolder, create_run_folder, make_own_folder
+from netbench.samples import damaged, set_aside, visits_done
 from netbench.signals import stopping
 from netbench.units import about_seconds
 
@@ -81,6 +81,20 @@ def resumed_run(path: Path) -> tuple[RunFolder, Manifest]:
     except ValueError as error:
         raise RecordError(f"{folder.manifest}: its configuration cannot be run: {error}") from None
     return folder, manifest
+
+
+def mend(folder: RunFolder, manifest: Manifest) -> list[str]:
+    """Makes a run fit to be gone on with, and says what was done: what is damaged is renamed, and so measured anew.
+
+    Raises RecordError when another sweep is writing the run, StorageError when nothing can be written there.
+    """
+    with folder.lock():
+        for needed in (folder.samples, folder.logs):
+            make_own_folder(needed)
+        return [
+            f"{error}; it is now {set_aside(path).name}, and its case is measured anew"
+            for path, error in damaged(folder, manifest.run_id).items()
+        ]
 
 
 class Sweep:
@@ -175,8 +189,8 @@ class Sweep:
         try:
             self._save()
             launch.reason = follower.follow()
-        except Stopped as stopped:
-            launch.reason = str(stopped)
+        except (Stopped, StorageError) as ended:
+            launch.reason = str(ended)
             raise
         finally:
             under_way.end()
@@ -186,12 +200,12 @@ class Sweep:
             self._book_failure(follower.under_way, launch)
         elif launch.reason and follower.has_news:
             self.display.broken(launch.number, launch.reason)
+        self._save()
         if not follower.has_news and follower.under_way is None:
             raise LaunchError(
                 f"launch {launch.number} ended before any case began: {launch.reason or 'no rank said why'}\n"
                 f"Its output is in {self.folder.log(launch.number)}"
             )
-        self._save()
 
     def _book_failure(self, case_id: str, launch: Launch) -> None:
         if case_id not in self.folder.finished():
@@ -240,14 +254,17 @@ class _Follower:
         self.has_news = False
 
     def follow(self) -> str:
-        """Returns why the launch ended early, or nothing when it ran to its end."""
+        """Returns why the launch ended early, or nothing when it ran to its end.
+
+        Raises StorageError where a rank could not write: nor could those of another launch.
+        """
         while True:
             code = self._launched.poll()
             self._hear()
             if code is not None:
-                return self._causes.why() if code else ""
+                return self._why() if code else ""
             if self._is_broken_for_good():
-                return self._causes.why()
+                return self._why()
             silent_s = time.monotonic() - self._last_sign
             # Without an end to its silence the limit of an operation has passed, or the ranks are not up yet.
             if silent_s > self._job.timeout_s + self._job.pause_s + _GRACE_S and (stopped := self._causes.stopped()):
@@ -255,6 +272,11 @@ class _Follower:
             if silent_s > self._limit_s:
                 return f"no sign of life from rank 0 for {about_seconds(silent_s)}; the launch was ended"
             self._launched.wait(_POLL_S)
+
+    def _why(self) -> str:
+        if told := self._causes.storage():
+            raise StorageError(told)
+        return self._causes.why()
 
     def _is_broken_for_good(self) -> bool:
         """Whether a rank has reported its end, and all had time to follow it; one that is stopped never will."""

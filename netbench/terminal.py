@@ -25,7 +25,7 @@ _ROWS = 22
 def write_terminal(runs: Sequence[Run], rate: str, file: TextIO, width: int | None = None) -> None:
     """Draws the runs into the same plots, as wide as the terminal or ``width`` columns; coloured on a terminal."""
     width = min(width or shutil.get_terminal_size((100, 24)).columns, 140)
-    colourless = not file.isatty() or "NO_COLOR" in os.environ
+    colourless = not file.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") in ("dumb", "unknown")
     column = METRICS["busbw"].column(rate=rate)
     if len(runs) > 1:
         material = Material.overlaid(runs, rate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -45,3 +46,24 @@ def test_samples_of_a_column_of_another_array_are_gathered_too(
 def test_not_a_number_is_not_told(controls: list[Control]) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         controls[0].tell_all(float("nan"))
+
+
+def test_two_ranks_meet_without_the_third_and_neither_goes_ahead(
+    controls: list[Control], world: Callable[[int], World]
+) -> None:
+    at: dict[str, float] = {}
+
+    def meet(rank: int) -> None:
+        if rank == 1:
+            return  # a barrier of all would wait for it
+        if rank == 2:
+            time.sleep(0.2)
+            at["second came"] = time.monotonic()
+        controls[rank].meet_peer(2 - rank)
+        at[f"rank {rank} went"] = time.monotonic()
+
+    for _ in range(3):
+        world(3).run(meet)
+        assert min(at["rank 0 went"], at["rank 2 went"]) >= at["second came"]
+    told = world(3).run(lambda rank: controls[rank].tell_all(rank))  # the group is as it was
+    assert told == [[0, 1, 2]] * 3

@@ -67,6 +67,13 @@ def test_a_barrier_that_one_rank_does_not_reach_ends_within_the_limit() -> None:
     assert max(times) < LIMIT_S + SLACK_S
 
 
+def test_a_peer_that_does_not_come_is_an_error_within_the_limit() -> None:
+    world = World(2, timeout_s=GROUP_LIMIT_S)
+    groups: list[Any] = world.run(lambda rank: gloo_group(world.wiring(rank, "peer"), "peer"))
+    broken.append(groups)
+    assert seconds_until_error(lambda: Control(groups[0], LIMIT_S).meet_peer(1)) < LIMIT_S + SLACK_S
+
+
 def test_a_meeting_has_a_limit_of_its_own() -> None:
     world = World(2, timeout_s=GROUP_LIMIT_S)
     groups: list[Any] = world.run(lambda rank: gloo_group(world.wiring(rank, "meeting"), "meeting"))
