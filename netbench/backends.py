@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from netbench import limits
 from netbench.model import AUTO
 from netbench.modes import Lane, Mode
 from netbench.registry import Registry
@@ -57,6 +58,10 @@ class Backend:
     def refusal(self, mode: Mode, streams: int, world_size: int) -> str | None:
         """Why this backend cannot run ``mode`` here with these numbers; None where it can."""
         return None
+
+    def descriptors(self, streams: int, world_size: int) -> int:
+        """How many open files its lanes take on each rank."""
+        return limits.descriptors(streams, world_size)
 
     def open(self, wiring: Wiring, streams: int) -> Lanes:
         """Connects this rank's lanes; every rank of the group calls it at once. Raises RuntimeError on timeout."""
@@ -103,6 +108,9 @@ class ParallelGloo(Backend):
 
     name = "parallel_gloo"
     chooses_streams = True
+
+    def descriptors(self, streams: int, world_size: int) -> int:
+        return limits.descriptors(limits.STREAMS_TO_CHOOSE_FROM if streams == AUTO else streams, world_size)
 
     def open(self, wiring: Wiring, streams: int) -> Lanes:
         from netbench.process_group import ParallelOptions, ParallelProcessGroup
@@ -162,6 +170,9 @@ class OneWayGloo(Backend):
 
     def refusal(self, mode: Mode, streams: int, world_size: int) -> str | None:
         return None if mode.pairwise else f"one_way_gloo has send and recv only; {mode.name} needs more"
+
+    def descriptors(self, streams: int, world_size: int) -> int:
+        return limits.descriptors(2 * streams, world_size)
 
     def open(self, wiring: Wiring, streams: int) -> Lanes:
         pairs = [[gloo_group(wiring, f"{way}{index}") for way in ("up", "down")] for index in range(streams)]

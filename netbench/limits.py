@@ -12,6 +12,9 @@ from netbench.errors import LaunchError
 THREADS_PER_STREAM = 3
 DESCRIPTORS_PER_STREAM = 5
 
+#: How many are opened where the number is chosen for each message.
+STREAMS_TO_CHOOSE_FROM = 16
+
 
 def descriptors(streams: int, world_size: int) -> int:
     """Of each of ``world_size`` ranks."""

@@ -11,6 +11,7 @@ from typing import Any
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCPStore
 
 from netbench.errors import UsageError
+from netbench.limits import STREAMS_TO_CHOOSE_FROM
 from netbench.tuning import TuningTable, read_table
 
 _Gloo: Any = ProcessGroupGloo
@@ -29,7 +30,7 @@ class ParallelOptions:
     """
 
     streams: int | None = None
-    max_streams: int = 16
+    max_streams: int = STREAMS_TO_CHOOSE_FROM
     schedule: str | None = None
     tuning: TuningTable | None = None
     interface: str | None = None

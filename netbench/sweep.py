@@ -14,6 +14,7 @@ from netbench import memory
 from netbench.causes import Causes
 from netbench.config import SweepConfig
 from netbench.crew import Crew
+from netbench.demands import allow_open_files
 from netbench.display import Display
 from netbench.errors import LaunchError, NetbenchError, RecordError, Stopped, StorageError
 from netbench.events import EventReader
@@ -125,6 +126,8 @@ class Sweep:
             status = "interrupted"
             try:
                 remaining = self._remaining()
+                if remaining:
+                    allow_open_files(remaining)
                 self.display.begin(self.manifest, remaining, self.config.rounds_used * self.config.launches)
                 while remaining:
                     self._launch(remaining)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from programs import Program
@@ -13,8 +13,8 @@ def netbench() -> Iterator[Callable[..., Program]]:
     """``netbench("sweep", ...)`` starts a command; whatever is left of it is ended with the test."""
     begun: list[Program] = []
 
-    def start(*typed: str, **environment: str) -> Program:
-        begun.append(Program(*typed, **environment))
+    def start(*typed: str, prefix: Sequence[str] = (), **environment: str) -> Program:
+        begun.append(Program(*typed, prefix=prefix, **environment))
         return begun[-1]
 
     yield start

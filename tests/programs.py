@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -20,9 +20,10 @@ LIMIT_S = 120.0
 class Program:
     """One ``netbench`` command under way, and everything that it started."""
 
-    def __init__(self, *typed: str, **environment: str) -> None:
+    def __init__(self, *typed: str, prefix: Sequence[str] = (), **environment: str) -> None:
+        # What ``prefix`` is, as ``prlimit`` or ``unshare``, becomes the program, so that its process id stays.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "netbench", *typed],
+            [*prefix, sys.executable, "-m", "netbench", *typed],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

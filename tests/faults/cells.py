@@ -17,7 +17,8 @@ class Cell:
 
     fault: str
     moment: str
-    exit: Exit
+    #: Or minus a signal, where nothing is left to give one.
+    exit: int
     message: str
     left: str
     #: Which rank it befalls, where it befalls one.
@@ -103,3 +104,63 @@ AT_START = [
     _at_start("over RLIMIT_AS", 0, soak=True),
     _at_start("over its cgroup", 1, soak=True),
 ]
+
+
+def _stopped(signal: str, moment: str, code: Exit) -> Cell:
+    message = f"stopped by {signal}; go on with: netbench sweep --resume {{}}"
+    return Cell(f"{signal} to the program", moment, code, message, "what was finished, and the rounds so far")
+
+
+#: The program is asked to end.
+PROGRAM_STOPPED = [
+    _stopped("SIGINT", "timing", Exit.INTERRUPTED),
+    _stopped("SIGTERM", "start-up", Exit.TERMINATED),
+    _stopped("SIGHUP", "timing", Exit.TERMINATED),
+]
+
+_SINGLE = [
+    Cell(
+        "SIGKILL to the program",
+        "timing",
+        -9,
+        "",
+        "what was finished, and the rounds so far; --resume goes on",
+    ),
+    Cell(
+        "SIGKILL to torchrun",
+        "timing",
+        Exit.CASE_FAILED,
+        "torchrun (pid {}) was ended by SIGKILL",
+        "all other cases; this one is booked as failed",
+    ),
+    Cell(
+        "two sweeps at once, into one folder; the usual ports taken",
+        "start-up",
+        Exit.DONE,
+        "",
+        "both runs, whole",
+    ),
+    Cell(
+        "a limit of 64 open files",
+        "before anything is started",
+        Exit.LAUNCH,
+        "needs up to {} open files, and the limit here is 64: raise it, as by ulimit -n {}, or take fewer --streams",
+        "a run without results; --resume goes on once the limit is raised",
+    ),
+    Cell("a /dev/shm that cannot be written", "start-up", Exit.DONE, "", "everything: it is not needed"),
+    Cell("the clock is set back by an hour", "timing", Exit.DONE, "", "everything; durations are of another clock"),
+]
+
+
+def cell(fault: str, moment: str) -> Cell:
+    """The one with this name."""
+    [found] = [cell for cell in _SINGLE if (cell.fault, cell.moment) == (fault, moment)]
+    return found
+
+
+#: The whole matrix, in the order of the documentation.
+GROUPS = {
+    "A rank": [*AT_START, *IN_A_CASE],
+    "The program and torchrun": [*PROGRAM_STOPPED, *_SINGLE[:2]],
+    "The machine": _SINGLE[2:],
+}

@@ -96,8 +96,14 @@ if "netbench.worker" in sys.orig_argv:
 
 def environment(folder: Path, plan: Plan) -> dict[str, str]:
     """The variables with which a sweep meets what ``plan`` has for its launches; ``folder`` is for its files."""
+    plan_file = folder / "plan.json"
+    variables = site(folder, f"PLAN = {str(plan_file)!r}\n{_SITE}")
+    plan_file.write_text(json.dumps(plan))
+    return variables
+
+
+def site(folder: Path, code: str) -> dict[str, str]:
+    """The variables with which every Python process runs ``code`` as it starts."""
     folder.mkdir()
-    (folder / "plan.json").write_text(json.dumps(plan))
-    site = f"PLAN = {str(folder / 'plan.json')!r}\n{_SITE}"
-    (folder / "sitecustomize.py").write_text(site)
+    (folder / "sitecustomize.py").write_text(code)
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
