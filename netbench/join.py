@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import netbench
+from netbench.demands import allow_open_files
 from netbench.endpoint import parse_endpoint
 from netbench.errors import Exit, LaunchError, NetbenchError, UsageError
 from netbench.interfaces import choose
@@ -171,6 +172,7 @@ class _Service:
                     "netbench there, or put --out on a file system that both hosts have"
                 )
             folder.logs.mkdir(exist_ok=True)
+            allow_open_files(job.cases)
             self._node.start(self._job, endpoint)
             print(f"launch {job.launch}: {job.ranks_per_node} of its ranks here", file=sys.stderr, flush=True)
         except (NetbenchError, OSError) as error:
