@@ -546,6 +546,7 @@ def matrix(
     margin: Annotated[str, typer.Option(help="A pair is slow when surely worse than usual by more than this.")] = "20%",
     fail_on: Annotated[str | None, typer.Option(metavar="slow", help="Exit with 1 if a pair is slow.")] = None,
     format: ListingName = "table",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the pairs' cases; start nothing.")] = False,
 ) -> None:
     """Measure latency and bandwidth of every pair of hosts, one pair at a time, and name the pairs that are slow."""
     from netbench.backends import BACKENDS
@@ -577,13 +578,17 @@ def matrix(
         options["backends"] = [_member("--backend", BACKENDS, str(options.pop("backend", "gloo"))).name]
         options["sizes"] = [small, large]
         settings = configuration.resolve(configuration.preset("matrix"), options)
-        folder, manifest = _new_run(settings, _runnable(settings, make_plan(settings)))
+        plan = _runnable(settings, make_plan(settings))
+        if dry_run:
+            _print_plan(plan)
+            return
+        folder, manifest = _new_run(settings, plan)
         ended = _measure(folder, manifest)
         if isinstance(ended, Stopped) or (ended is not None and not folder.finished()):
             _raise_end(folder, ended)
         path = folder.path
-    elif options:
-        given_too = ", ".join(f"--{key.replace('_', '-')}" for key in options)
+    elif options or dry_run:
+        given_too = ", ".join(f"--{key.replace('_', '-')}" for key in options) or "--dry-run"
         raise UsageError(f"{path}: names a run that is there already; leave out {given_too}")
     from netbench.figures import write_plots
     from netbench.matrix import matrices, write_matrices
@@ -598,6 +603,7 @@ def matrix(
     slow = sum(one.count_slow() for one in found)
     if failing and slow:
         raise NetbenchError(f"--fail-on: {slow} slow pair{'s' if slow > 1 else ''}")
+    _raise_for_damage(run)
 
 
 Rate = Annotated[str, typer.Option(help="Unit of bandwidth: Gbit/s or GB/s.")]

@@ -13,6 +13,7 @@ from statistics import median_high, median_low
 from typing import TYPE_CHECKING, Any, TextIO
 
 from netbench.errors import UsageError
+from netbench.foreign import printable
 from netbench.metrics import METRICS
 from netbench.model import Point, pair_ranks, streams_text
 from netbench.units import about_bytes, about_rate, about_seconds
@@ -331,7 +332,7 @@ def texts(row: Row) -> dict[str, str]:
         "retransmits": shown("retransmits", str),
         "slow": ", ".join(row["slow"]),
     }
-    return told | ({"status": row["reason"]} if row["reason"] else {})
+    return told | ({"status": printable(row["reason"])} if row["reason"] else {})
 
 
 def lines(matrix: Matrix) -> Iterator[str]:

@@ -23,9 +23,10 @@ TYPED = {
     "fit": ["fit", "{run}"],
     "predict": ["predict", "{run}", "--mode", "all_gather", "--world-size", "16", "--tensor", "50MB"],
     "compare": ["compare", "{run}", "{run}"],
+    "matrix": ["matrix", "{run}"],
 }
 
-RUNS = ("recorded", "imported", "failed", "nothing measured", "damaged", "not there")
+RUNS = ("recorded", "imported", "failed", "nothing measured", "damaged", "not there", "pairs", "damaged pairs")
 
 
 def test_every_command_with_a_format_is_here() -> None:
@@ -51,6 +52,12 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.Captur
             make_run(path, cases[:-1], unmeasured=cases[-1:], failures=failures, status="failed", iterations=1)
         case "nothing measured":
             make_run(path, [], unmeasured=[make_case()], status="interrupted")
+        case "pairs" | "damaged pairs":
+            cases = [make_case("send_recv", world_size=3, pair=pair) for pair in ("0-1", "0-2", "1-2")]
+            failures = [Failure(case_id=cases[-1].id, launch=1, reason='it said "NaN"\n\x00\ud7ff')]
+            folder = make_run(path, cases[:-1], unmeasured=cases[-1:], failures=failures, iterations=5)
+            if request.param == "damaged pairs":
+                folder.sample_file(cases[0].id).write_bytes(b"PAR1 nonsense")
         case "damaged":
             shutil.copytree(RECORDED, path)
             next((path / "samples").iterdir()).write_bytes(b"PAR1 nonsense")
