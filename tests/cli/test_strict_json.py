@@ -33,7 +33,8 @@ def test_every_command_with_a_format_is_here() -> None:
     commands = [
         command.name or str(command.callback.__name__) for command in app.registered_commands if command.callback
     ]
-    assert {name for name in commands if "format" in known_options(name)} == set(TYPED)
+    # The doctor looks at a machine, not at a run; its tests are its own.
+    assert {name for name in commands if "format" in known_options(name)} - {"doctor"} == set(TYPED)
 
 
 @pytest.fixture
