@@ -7,9 +7,10 @@ import shlex
 import signal
 import socket
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,6 +26,10 @@ from netbench.launch import LAUNCHERS, Launcher, Starter
 from netbench.nodes import JoinedNode, LocalNode, Node, Reception, Seat, UnderWay, Welcome
 from netbench.processes import die_with_parent, end
 from netbench.record import RunFolder
+
+
+#: Once they know that the sweep has ended, those who started hosts have this long to follow, seconds.
+_LEAVE_LIMIT_S = 5.0
 
 
 class Crew:
@@ -70,9 +75,13 @@ class Crew:
             node.end()
             if isinstance(node, JoinedNode):
                 node.leave(text=text, code=int(code))
+        leaving = time.monotonic() + _LEAVE_LIMIT_S
         for _, process in self._starters:
             if process is not None:
-                end(process)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, leaving - time.monotonic()))
+                if process.poll() is None:
+                    end(process)
         self._closing.close()
 
     def assemble(self, waiting: Callable[[str], None]) -> list[Node]:
@@ -149,8 +158,11 @@ class Crew:
 
 
 def launch_commands(config: SweepConfig, world_size: int) -> list[str]:
-    """What a sweep would start, a command a line: on this host, and what brings the others; RUN is its folder, and
-    STORE a port that node 0 finds free."""
+    """What a sweep would start, a command a line: what brings the other hosts, and torchrun on each.
+
+    RUN is its folder, PORT one that is free here, STORE one that is free on node 0, and NODE0 node 0's address, where
+    these are known no sooner.
+    """
     launcher = LAUNCHERS[config.launcher]
     count = launcher.nodes(config)
     if config.lab:
@@ -159,6 +171,7 @@ def launch_commands(config: SweepConfig, world_size: int) -> list[str]:
         chosen = choose(config.interface, config.subnet, launcher.peer(config), os.environ)
     port = parse_endpoint(config.rdzv_endpoint)[1] if config.rdzv_endpoint else None
     place = f"{chosen.address}:{port or 'PORT'}"
+    address = chosen.address if launcher.leads_and_works(config) else "NODE0"
     each = config.nproc_per_node or (world_size if count == 1 else 1)
     lines = [shlex.join(starter.command) for starter in launcher.starters(config, place)]
     for rank in range(count):
@@ -175,7 +188,7 @@ def launch_commands(config: SweepConfig, world_size: int) -> list[str]:
             node_rank=rank,
             ranks_per_node=each,
         )
-        meeting = f"{chosen.address}:{0 if count == 1 else 'STORE'}"
+        meeting = f"{address}:{0 if count == 1 else 'STORE'}"
         lines.append(f"node {rank}: {shlex.join(torchrun.command(job, meeting))}")
     return lines
 
