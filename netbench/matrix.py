@@ -6,24 +6,26 @@ single slow host among three or four, which is in two of three pairs, or in half
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from statistics import median_high, median_low
 from typing import TYPE_CHECKING, Any, TextIO
 
+import numpy as np
+
 from netbench.errors import UsageError
 from netbench.foreign import printable
 from netbench.metrics import METRICS
 from netbench.model import Point, pair_ranks, streams_text
-from netbench.units import about_bytes, about_rate, about_seconds
+from netbench.units import about_bytes, about_rate, about_seconds, three_digits
 
 if TYPE_CHECKING:
     from netbench.listing import Listing, Row
     from netbench.model import Case
     from netbench.summary import Run
 
-#: A pair is slow when all of its interval is worse than what is usual by more than this share.
+#: A pair is slow when it is surely worse than what is usual by more than this share.
 SLOW_MARGIN = 0.2
 
 #: With fewer pairs there is nothing that could be called usual.
@@ -40,6 +42,7 @@ _DOUBTS = ("noisy_cpu", "foreign_traffic", "oversubscribed", "retransmits")
 class Reading:
     """One number of one pair, in s or bit/s, with its 95 % interval, null where there are too few iterations."""
 
+    case_id: str
     value: float
     low: float | None
     high: float | None
@@ -88,6 +91,7 @@ class Kind:
         value, count = number(), row["retransmits"]
         assert value is not None
         return Reading(
+            row["case_id"],
             value,
             number("low"),
             number("high"),
@@ -166,11 +170,11 @@ class Matrix:
         return kind.median([kind.median(values) for values in own if values])
 
     def slow(self, kind: Kind) -> list[Slow]:
-        """Pairs whose whole interval is worse than usual by more than the margin, the worst first."""
+        """Pairs of which all of the interval, and every round, is worse than usual by more than the margin."""
         return [one for one in self._worse[kind.name] if one.is_sure]
 
     def doubtful(self, kind: Kind) -> list[Slow]:
-        """Pairs that look slow, and whose interval leaves it open."""
+        """Pairs that look slow, and whose interval or rounds leave it open."""
         return [one for one in self._worse[kind.name] if not one.is_sure]
 
     def count_slow(self) -> int:
@@ -186,9 +190,18 @@ class Matrix:
         for pair in self.pairs:
             reading = pair.readings.get(kind.name)
             if usual is not None and reading is not None and kind.off(reading.value, usual) > self.margin:
-                best = kind.best_end(reading)
-                is_sure = best is not None and kind.off(best, usual) > self.margin
+                ends = [kind.best_end(reading), *self._of_rounds(kind, reading)]
+                is_sure = all(end is not None and kind.off(end, usual) > self.margin for end in ends)
                 yield Slow(pair, kind.off(reading.value, usual), is_sure)
+
+    def _of_rounds(self, kind: Kind, reading: Reading) -> list[float]:
+        """What the pair reads in each round by itself (or launch, where there are several).
+
+        A burst of other work falls into one of them, and the interval takes it for many independent iterations.
+        """
+        rounds = [float(np.median(times)) for times in self.run.iterations(reading.case_id).blocks()]
+        whole = float(np.median(self.run.times(reading.case_id)))
+        return [reading.value * (one / whole if kind.lower_is_better else whole / one) for one in rounds]
 
     def culprits(self, slow: Sequence[Slow]) -> list[str]:
         """Who is in every slow pair, if that tells anything; else those whose every pair is slow."""
@@ -310,27 +323,21 @@ def rows(matrix: Matrix) -> list[dict[str, Any]]:
 def texts(row: Row) -> dict[str, str]:
     """The main numbers of a pair for people."""
 
-    def shown(name: str, show: Callable[[float], str]) -> str:
-        return "" if row[name] is None else show(row[name])
-
-    def seconds(us: float) -> str:
-        return about_seconds(us / 1e6)
-
-    def rate(gbit_s: float) -> str:
-        return about_rate(gbit_s * 1e9)
+    def shown(name: str) -> str:
+        return "" if row[name] is None else three_digits(row[name])
 
     told = {
         "ranks": f"{row['rank_a']}-{row['rank_b']}",
         "host A": row["host_a"] or "",
         "host B": row["host_b"] or "",
-        "latency": shown("latency_us", seconds),
-        "from": shown("latency_low_us", seconds),
-        "to": shown("latency_high_us", seconds),
-        "bandwidth": shown("bandwidth_gbit_s", rate),
-        "from ": shown("bandwidth_low_gbit_s", rate),  # two columns of one heading
-        "to ": shown("bandwidth_high_gbit_s", rate),
-        "retransmits": shown("retransmits", str),
-        "slow": ", ".join(row["slow"]),
+        "latency us": shown("latency_us"),
+        "from": shown("latency_low_us"),
+        "to": shown("latency_high_us"),
+        "Gbit/s": shown("bandwidth_gbit_s"),
+        "from ": shown("bandwidth_low_gbit_s"),  # two columns of one heading
+        "to ": shown("bandwidth_high_gbit_s"),
+        "resent": shown("retransmits"),
+        "slow": "both" if len(row["slow"]) > 1 else "".join(row["slow"]),
     }
     return told | ({"status": printable(row["reason"])} if row["reason"] else {})
 
@@ -348,11 +355,11 @@ def lines(matrix: Matrix) -> Iterator[str]:
         way = "above" if kind.lower_is_better else "below"
         yield (
             f"{head}: usual is {kind.shown(usual)}; {len(slow)} of {known} pairs are slow, "
-            f"all of their interval more than {matrix.margin:.0%} {way}{':' if slow else ''}"
+            f"surely more than {matrix.margin:.0%} {way}{':' if slow else ''}"
         )
         for one in slow[:_MOST_LISTED]:
             reading = one.pair.readings[kind.name]
-            doubts = f"; {', '.join(reading.doubts)}" if reading.doubts else ""
+            doubts = f"; doubtful: {', '.join(reading.doubts)}" if reading.doubts else ""
             yield f"  {matrix.pair_name(one.pair)}: {kind.shown(reading.value)}, {one.off:.0%} {way}{doubts}"
         if len(slow) > _MOST_LISTED:
             yield f"  and {len(slow) - _MOST_LISTED} more"
@@ -361,4 +368,4 @@ def lines(matrix: Matrix) -> Iterator[str]:
         if doubtful := matrix.doubtful(kind):
             listed = ", ".join(matrix.pair_name(one.pair) for one in doubtful[:_MOST_LISTED])
             more = " ..." if len(doubtful) > _MOST_LISTED else ""
-            yield f"  not sure, a larger --budget would tell: {listed}{more}"
+            yield f"  look slow, but not surely so; a larger --budget would tell: {listed}{more}"

@@ -16,7 +16,7 @@ from netbench.metrics import DEFAULT_RATE, METRICS
 from netbench.model import DTYPES, streams_text
 from netbench.record import write_atomically
 from netbench.registry import Registry, one_line
-from netbench.units import about_bytes, about_seconds, format_bytes
+from netbench.units import about_bytes, about_seconds, format_bytes, three_digits
 from netbench.verdicts import SEPARATOR, VERDICTS, Verdict
 
 if TYPE_CHECKING:
@@ -338,7 +338,7 @@ def main_numbers(run: Run, rate: str) -> pd.DataFrame:
 
 def _main_row(case: dict[str, Any], rate: str) -> dict[str, str]:
     def bandwidth(metric: str) -> str:
-        return _shown(case[METRICS[metric].column(rate=rate)], _three_digits)
+        return _shown(case[METRICS[metric].column(rate=rate)], three_digits)
 
     def seconds(name: str) -> str:
         return _shown(case[name], lambda ns: about_seconds(ns / 1e9))
@@ -395,8 +395,3 @@ def _drawn(run: Run, table: pd.DataFrame) -> Table:
 
 def _shown(value: Any, show: Callable[[Any], str]) -> str:
     return "" if value is None else show(value)
-
-
-def _three_digits(value: float) -> str:
-    """1234.5 -> ``1234``, 12.345 -> ``12.3``, 0.00123 -> ``0.00123``."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

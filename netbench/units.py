@@ -97,7 +97,7 @@ def about_bytes(count: float) -> str:
     """Rounded for people: 1234567890 -> ``1.15 GiB``."""
     for power, letter in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
         if abs(count) >= 1024**power:
-            return f"{_three_digits(count / 1024**power)} {letter}iB"
+            return f"{three_digits(count / 1024**power)} {letter}iB"
     return f"{count:.0f} B"
 
 
@@ -108,12 +108,12 @@ def about_seconds(seconds: float) -> str:
         return f"{minutes} min {rest:02d} s"
     for factor, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "us")):
         if seconds >= factor:
-            return f"{_three_digits(seconds / factor)} {unit}"
-    return f"{_three_digits(seconds * 1e9)} ns"
+            return f"{three_digits(seconds / factor)} {unit}"
+    return f"{three_digits(seconds * 1e9)} ns"
 
 
-def _three_digits(value: float) -> str:
-    """Without an exponent, which 1023 KiB would get from three significant digits."""
+def three_digits(value: float) -> str:
+    """Without an exponent: 1234.5 -> ``1234``, 12.345 -> ``12.3``, 0.00123 -> ``0.00123``."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -139,5 +139,5 @@ def about_rate(bit_s: float) -> str:
     """Rounded for people, in bits: 191.28e6 -> ``191 Mbit/s``."""
     for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if bit_s >= factor:
-            return f"{_three_digits(bit_s / factor)} {letter}bit/s"
-    return f"{_three_digits(bit_s)} bit/s"
+            return f"{three_digits(bit_s / factor)} {letter}bit/s"
+    return f"{three_digits(bit_s)} bit/s"

@@ -44,6 +44,7 @@ def write_case(
     warmup: int = 3,
     facts: dict[str, Any] | None = None,
     faults: Callable[[Case], int] = lambda case: 0,
+    rounds: int = 1,
 ) -> None:
     """Warm-up iterations take a hundred times as long, so mixing them in would show."""
     ranks = participants(case.mode, case.world_size, case.pair)
@@ -56,6 +57,7 @@ def write_case(
         rows[:, MEASURED.index("duration_ns")] = np.concatenate([timed[index][:1].repeat(warmup) * 100, timed[index]])
         rows[:, MEASURED.index("start_ns")] = np.cumsum(rows[:, MEASURED.index("duration_ns")] + 50_000)
         rows[:, MEASURED.index("minor_faults")] = faults(case)
+        rows[warmup:, MEASURED.index("round")] = np.arange(iterations) * rounds // iterations
         samples.append((rank, rows))
     known = {
         "status": "ok",
@@ -90,6 +92,7 @@ def make_run(
     warmup: int = 3,
     facts: dict[str, Any] | None = None,
     faults: Callable[[Case], int] = lambda case: 0,
+    rounds: int = 1,
 ) -> RunFolder:
     """A run folder at ``path`` in which ``cases`` are finished, by default in 1 ms each."""
     folder = RunFolder(path)
@@ -111,5 +114,5 @@ def make_run(
     )
     folder.write_manifest(manifest)
     for case in cases:
-        write_case(folder, path.name, case, durations or constant(1_000_000), iterations, warmup, facts, faults)
+        write_case(folder, path.name, case, durations or constant(1_000_000), iterations, warmup, facts, faults, rounds)
     return folder

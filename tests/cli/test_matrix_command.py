@@ -94,7 +94,7 @@ def test_a_run_is_judged_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixtu
     folder = make_run(tmp_path / "run", CASES, slow_rank_2)
     assert run(["matrix", str(tmp_path)]) == Exit.DONE
     out, err = capsys.readouterr()
-    assert re.search(r"0-2 +alpha +alpha .* latency, bandwidth", out)
+    assert re.search(r"0-2 +alpha +alpha .* both", out)
     assert "rank 2 on alpha is in every slow pair" in out
     plots = folder.path / "plots" / "matrix-send_recv-gloo-k1"
     assert err.splitlines() == [f"figure: {plots}.png", f"figure: {plots}.svg"]

@@ -133,7 +133,29 @@ def test_a_pair_is_slow_only_if_all_of_its_interval_is_beyond_the_margin(
         False: ([], [(1, 3)]),
         True: ([(1, 3)], []),
     }[sure]
-    assert ("not sure, a larger --budget would tell: host1 - host3" in "\n".join(lines(matrix))) == (sure is False)
+    assert (
+        "look slow, but not surely so; a larger --budget would tell: host1 - host3" in "\n".join(lines(matrix))
+    ) == (sure is False)
+
+
+@pytest.mark.parametrize(("busy", "sure"), [((0, 1), False), ((0, 1, 2), True)])
+def test_a_pair_must_be_slow_in_every_round(tmp_path: Path, busy: Sequence[int], sure: bool) -> None:
+    """A burst of other work lasts for two of three rounds, and the interval over all iterations trusts them."""
+
+    def durations(case: Case, ranks: int, iterations: int) -> np.ndarray:
+        times = np.full((ranks, 3, iterations // 3), 80_000)
+        if case.pair == "1-3":
+            times[:, list(busy)] *= 2
+        return times.reshape(ranks, iterations)
+
+    run = load_run(make_run(tmp_path / "run", pairs_of(4, sizes=[SMALL]), durations, iterations=60, rounds=3).path)
+    [matrix] = matrices(run)
+    found = matrix.slow(LATENCY) if sure else matrix.doubtful(LATENCY)
+    assert [one.pair.ranks for one in found] == [(1, 3)]
+    low = found[0].pair.readings["latency"].low
+    assert low is not None
+    assert low > 1.2 * 40e-6
+    assert matrix.count_slow() == sure
 
 
 def test_too_few_iterations_are_never_sure(tmp_path: Path) -> None:
@@ -205,8 +227,9 @@ def test_rows_have_units_intervals_and_verdicts_in_every_format(tmp_path: Path, 
     text = file.getvalue()
     if format == "table":
         assert "host2 is in every slow pair" in text
-        assert "40.4 us" in text
-        assert "188 Mbit/s" in text
+        assert "latency us" in text
+        assert "40.4" in text
+        assert "0.188" in text
         assert aside.getvalue() == ""
         return
     assert "host2 is in every slow pair" in aside.getvalue()
