@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,15 @@ class Causes:
         self._launched = launched
         #: On which host each rank runs, once that is known; in a lab it is at once.
         self.hosts = {rank: host.name for rank, host in enumerate(job.lab_hosts)}
+        #: Whose an address is that stands in an error.
+        self._addresses = {host.address: host.name for host in job.lab_hosts}
         self._ended_for_memory = _ended_for_memory()
+
+    def learn_hosts(self, environment: Iterable[dict[str, Any]]) -> None:
+        """What the workers tell of the hosts that they are on."""
+        for host in environment:
+            self.hosts |= dict.fromkeys(host["ranks"], host["host"])
+            self._addresses |= dict.fromkeys(host["interface"]["addresses"], host["host"])
 
     def stopped(self) -> list[str]:
         """The processes of the launch that something has stopped, in words."""
@@ -56,7 +64,8 @@ class Causes:
             return "; ".join(killed)
         if reports := self._reports():
             cause = min(reports, key=lambda report: (bool(_CONSEQUENCES.search(report["error"])), report["at"]))
-            reason = f"{self._rank(cause['rank'], host=cause['host'])}: {one_line(cause['error'])}"
+            error = self._with_hosts(one_line(cause["error"]))
+            reason = f"{self._rank(cause['rank'], host=cause['host'])}: {error}"
             if _NO_MEMORY.search(cause["error"]):
                 return f"{reason}; memory ran out: {_MEMORY_ADVICE}"
             silent = [*self._silent({report["rank"] for report in reports})]
@@ -127,6 +136,17 @@ class Causes:
                         rank = process.environ().get("LOCAL_RANK", "")
                         if rank.isdecimal() and "netbench.worker" in process.cmdline():
                             yield process, self._launched.rank(node, int(rank))
+
+    def _with_hosts(self, error: str) -> str:
+        """The error with the name of its host behind each address, where there is more than one host."""
+        if len({*self.hosts.values()}) < 2 or not self._addresses:
+            return error
+        known = "|".join(re.escape(address) for address in self._addresses)
+        return re.sub(
+            rf"(?<![\w.:])\[?({known})\b(?!\.)\]?(:\d+)?",
+            lambda match: f"{match[0]} ({self._addresses[match[1]]})",
+            error,
+        )
 
     def _rank(self, rank: int, pid: int | None = None, host: str | None = None) -> str:
         host = self.hosts.get(rank) or host or socket.gethostname()

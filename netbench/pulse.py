@@ -109,10 +109,9 @@ class Pulse:
         if len(readings) < 2:
             return None
         moved_at, rate = _progress(readings)
-        still_s = readings[-1][0] - moved_at
-        if still_s <= 2 * self._period_s:
+        if readings[-1][1:] != readings[-3:][0][1:]:
             return f"its bytes still moved, at {about_rate(rate)}: it is slow, not dead; a larger --timeout lets it end"
-        found = f"none of its bytes had moved for {about_seconds(still_s)}"
+        found = f"none of its bytes moved in the last {about_seconds(readings[-1][0] - moved_at)}"
         try:
             waiting = wire.waiting(self._connections)
         except OSError:

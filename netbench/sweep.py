@@ -293,7 +293,7 @@ class _Follower:
         for event in self._events.new():
             self._last_sign = time.monotonic()
             if event["event"] == "hosts":
-                self._causes.hosts = {rank: host["host"] for host in event["hosts"] for rank in host["ranks"]}
+                self._causes.learn_hosts(event["hosts"])
                 self._limit_s = 2 * self._job.timeout_s + self._job.pause_s + _SILENCE_S
             if event["event"] == "started":
                 self.under_way = event["case_id"]

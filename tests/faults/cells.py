@@ -151,10 +151,37 @@ _SINGLE = [
     Cell("the clock is set back by an hour", "timing", Exit.DONE, "", "everything; durations are of another clock"),
 ]
 
+_LINKS = [
+    Cell("the link gets slow", "timing", Exit.DONE, "", "everything; the case shows it (`bimodal`, `trend`)"),
+    Cell("packets are lost", "timing", Exit.DONE, "", "everything; the case shows its retransmits"),
+    Cell("the link goes down, and comes back within --timeout", "timing", Exit.DONE, "", "everything"),
+    Cell(
+        "the link goes down, for longer than --timeout",
+        "timing",
+        Exit.CASE_FAILED,
+        "rank {} on host{}: {} none of its bytes moved in the last {}",
+        "all other cases; this one is booked as failed",
+    ),
+    Cell(
+        "the link gets too slow for --timeout",
+        "timing",
+        Exit.CASE_FAILED,
+        "rank {} on host{}: {}imed out{}; its bytes still moved, at {}: it is slow, not dead; a larger --timeout {}",
+        "all other cases; this one is booked as failed",
+    ),
+    Cell(
+        "a host vanishes",
+        "timing",
+        Exit.LAUNCH,
+        "ended before any case began: no sign of life from rank 0 for {}",
+        "what was finished; the case is booked as failed, the next launch finds nobody; --resume goes on",
+    ),
+]
+
 
 def cell(fault: str, moment: str) -> Cell:
     """The one with this name."""
-    [found] = [cell for cell in _SINGLE if (cell.fault, cell.moment) == (fault, moment)]
+    [found] = [cell for cell in [*_SINGLE, *_LINKS] if (cell.fault, cell.moment) == (fault, moment)]
     return found
 
 
@@ -162,5 +189,6 @@ def cell(fault: str, moment: str) -> Cell:
 GROUPS = {
     "A rank": [*AT_START, *IN_A_CASE],
     "The program and torchrun": [*PROGRAM_STOPPED, *_SINGLE[:2]],
+    "The network": _LINKS,
     "The machine": _SINGLE[2:],
 }

@@ -110,9 +110,16 @@ def test_an_operation_whose_bytes_stand_still_is_dead(ends: tuple[socket.socket,
     pulse.watched(operation)()
     pulse.rest()
     assert time.monotonic() - begun > 1.0
-    assert "none of its bytes had moved for " in heard.dead[0]
+    assert "none of its bytes moved in the last " in heard.dead[0]
     assert "not taken by the other side: " in heard.dead[0]
     assert " for 127.0.0.1" in heard.dead[0]
+
+
+def test_a_standstill_is_told_from_the_second_look_on(ends: tuple[socket.socket, socket.socket]) -> None:
+    pulse = begin(Heard(), ends[0], timeout_s=0.5)
+    pulse.watched(lambda: until(pulse.finding, "a finding"))()
+    assert "none of its bytes moved" in str(pulse.finding())
+    pulse.rest()
 
 
 def test_a_wait_for_others_is_no_operation(ends: tuple[socket.socket, socket.socket]) -> None:

@@ -133,6 +133,16 @@ def test_out_of_memory_comes_with_the_way_out(error: str, why: Why) -> None:
     assert "memory ran out: take smaller --sizes" in why("", report(0, error))
 
 
+def test_an_address_comes_with_its_host_where_there_are_several(why: Why) -> None:
+    error = "RuntimeError: [10.0.0.1]:4711 closed; 1 MiB for 10.0.0.1; not 10.0.0.11"
+    told = why("", report(0, error), lab=True)
+    assert (
+        told
+        == "rank 0 on host0: RuntimeError: [10.0.0.1]:4711 (host1) closed; 1 MiB for 10.0.0.1 (host1); not 10.0.0.11"
+    )
+    assert why("", report(0, error)) == f"rank 0 on machine0: {error}"
+
+
 def test_a_report_that_is_half_written_is_passed_over(why: Why, tmp_path: Path) -> None:
     RunFolder(tmp_path).rank_error(1, 5).write_text('{"rank": 5, "ho')
     assert why("", report(1, "ValueError: odd")) == "rank 1 on machine1: ValueError: odd"
