@@ -27,7 +27,6 @@ from netbench.nodes import JoinedNode, LocalNode, Node, Reception, Seat, UnderWa
 from netbench.processes import die_with_parent, end
 from netbench.record import RunFolder
 
-
 #: Once they know that the sweep has ended, those who started hosts have this long to follow, seconds.
 _LEAVE_LIMIT_S = 5.0
 
@@ -44,6 +43,8 @@ class Crew:
         self._nodes: dict[int, Node] = {}
         self._starters: list[tuple[Starter, subprocess.Popen[bytes] | None]] = []
         self._reception: Reception | None = None
+        #: How the sweep ends, for the other hosts, unless an error says it.
+        self.ending: tuple[str, Exit] = "well", Exit.DONE
         self._closing = ExitStack()
 
     def __enter__(self) -> Self:
@@ -67,7 +68,7 @@ class Crew:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        text, code = "well", Exit.DONE
+        text, code = self.ending
         if isinstance(error, NetbenchError):
             text, code = str(error), error.exit_code
         text += f"; the record is on {socket.gethostname()}: {self._folder.path.absolute()}"

@@ -16,7 +16,7 @@ from netbench.config import SweepConfig
 from netbench.crew import Crew
 from netbench.demands import allow_open_files
 from netbench.display import Display
-from netbench.errors import LaunchError, NetbenchError, RecordError, Stopped, StorageError
+from netbench.errors import Exit, LaunchError, NetbenchError, RecordError, Stopped, StorageError
 from netbench.events import EventReader
 from netbench.job import Job
 from netbench.lab import Lab, LabSpec
@@ -132,7 +132,10 @@ class Sweep:
                 while remaining:
                     self._launch(remaining)
                     remaining = self._remaining()
-                status = "failed" if self.manifest.failures else "finished"
+                status = "finished"
+                if failures := len(self.manifest.failures):
+                    status = "failed"
+                    self._crew.ending = f"{failures} cases failed", Exit.CASE_FAILED
             except LaunchError:
                 status = "failed"
                 raise
