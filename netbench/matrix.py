@@ -34,8 +34,8 @@ _LEAST_PAIRS = 3
 #: More slow pairs than this are counted, not listed.
 _MOST_LISTED = 10
 
-#: Verdicts that may explain a slow pair by something else than its link.
-_DOUBTS = ("noisy_cpu", "foreign_traffic", "oversubscribed", "retransmits")
+#: Verdicts which say that others were at work.
+_DOUBTS = ("noisy_cpu", "foreign_traffic", "oversubscribed")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,9 @@ class Reading:
     low: float | None
     high: float | None
     retransmits: int | None = None
+    #: Which verdicts say that others were at work meanwhile, and whether one says that the number is not well known.
     doubts: Sequence[str] = ()
+    is_vague: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,12 @@ class Kind:
             number("high"),
             None if count != count or count is None else int(count),
             [name for name in _DOUBTS if name in verdicts],
+            "few_samples" in verdicts,
         )
+
+    def scaled(self, value: float, times: float) -> float:
+        """What it would be, had everything taken so many times as long."""
+        return value * times if self.lower_is_better else value / times
 
     def median(self, values: Sequence[float]) -> float:
         """Of an even number of them, the better one of the two in the middle."""
@@ -170,7 +177,10 @@ class Matrix:
         return kind.median([kind.median(values) for values in own if values])
 
     def slow(self, kind: Kind) -> list[Slow]:
-        """Pairs of which all of the interval, and every round, is worse than usual by more than the margin."""
+        """Pairs of which all of the interval, and every round, is worse than usual by more than the margin.
+
+        Where others were at work, the number must also be well known: no verdict ``few_samples``.
+        """
         return [one for one in self._worse[kind.name] if one.is_sure]
 
     def doubtful(self, kind: Kind) -> list[Slow]:
@@ -192,6 +202,7 @@ class Matrix:
             if usual is not None and reading is not None and kind.off(reading.value, usual) > self.margin:
                 ends = [kind.best_end(reading), *self._of_rounds(kind, reading)]
                 is_sure = all(end is not None and kind.off(end, usual) > self.margin for end in ends)
+                is_sure = is_sure and not (reading.doubts and reading.is_vague)
                 yield Slow(pair, kind.off(reading.value, usual), is_sure)
 
     def _of_rounds(self, kind: Kind, reading: Reading) -> list[float]:
@@ -201,7 +212,7 @@ class Matrix:
         """
         rounds = [float(np.median(times)) for times in self.run.iterations(reading.case_id).blocks()]
         whole = float(np.median(self.run.times(reading.case_id)))
-        return [reading.value * (one / whole if kind.lower_is_better else whole / one) for one in rounds]
+        return [kind.scaled(reading.value, one / whole) for one in rounds]
 
     def culprits(self, slow: Sequence[Slow]) -> list[str]:
         """Who is in every slow pair, if that tells anything; else those whose every pair is slow."""

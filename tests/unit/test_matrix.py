@@ -158,6 +158,29 @@ def test_a_pair_must_be_slow_in_every_round(tmp_path: Path, busy: Sequence[int],
     assert matrix.count_slow() == sure
 
 
+@pytest.mark.parametrize(("spread", "busy", "sure"), [(2.0, True, False), (2.0, False, True), (0.0, True, True)])
+def test_where_others_were_at_work_the_number_must_be_well_known(
+    tmp_path: Path, spread: float, busy: bool, sure: bool
+) -> None:
+    def durations(case: Case, ranks: int, iterations: int) -> np.ndarray:
+        times = 160_000 * np.linspace(1, 1 + spread, iterations) if case.pair == "1-3" else np.full(iterations, 80_000)
+        return (times * np.ones((ranks, 1))).astype(np.int64)
+
+    folder = make_run(tmp_path / "run", pairs_of(4, sizes=[SMALL]), durations)
+    manifest = folder.read_manifest()
+    load = 30.0 if busy else 0.0
+    manifest.environment = [
+        {"host": "alpha", "machine": "alpha", "ranks": [0, 1, 2, 3], "cpus_allowed": 4, "load_1min": load}
+    ]
+    folder.write_manifest(manifest)
+    [matrix] = matrices(load_run(folder.path))
+    found = matrix.slow(LATENCY) if sure else matrix.doubtful(LATENCY)
+    assert [one.pair.ranks for one in found] == [(1, 3)]
+    reading = found[0].pair.readings["latency"]
+    assert (list(reading.doubts), reading.is_vague) == (["noisy_cpu"] if busy else [], spread > 0)
+    assert matrix.count_slow() == sure
+
+
 def test_too_few_iterations_are_never_sure(tmp_path: Path) -> None:
     [matrix] = matrices(measured(tmp_path, pairs_of(4), slow_host(2), iterations=5))
     assert matrix.slow(BANDWIDTH) == []
