@@ -27,14 +27,7 @@ from netbench.record import RunFolder
 from netbench.signals import stopping
 
 #: What the schedulers call the number of a task's node, in the order in which they are looked for.
-_NODE_RANKS = (
-    "SLURM_NODEID",
-    "GROUP_RANK",
-    "PET_NODE_RANK",
-    "OMPI_COMM_WORLD_RANK",
-    "PMI_RANK",
-    "JOB_COMPLETION_INDEX",
-)
+_NODE_RANKS = ("SLURM_NODEID", "PET_NODE_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX")
 
 #: A leader whose port is closed is waited for this long before it has been met, and after; seconds.
 _PATIENCE_S = 3.0

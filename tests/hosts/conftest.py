@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -69,6 +68,3 @@ def hosts(
         one.end()
     for lab in opened:
         lab.close()
-
-
-PYTHON = sys.executable

@@ -1,4 +1,4 @@
-"""A real Slurm of a few nodes, each in a lab's host with an address of its own; all of it in one folder, by process id."""
+"""A real Slurm of a few nodes, each in a lab's host with an address of its own; all of its files in one folder."""
 
 from __future__ import annotations
 
