@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 import netbench
 from netbench.demands import allow_open_files
 from netbench.endpoint import parse_endpoint
@@ -105,7 +107,10 @@ class Member:
         answer = line.await_message(60.0, "an answer")
         if "refused" in answer:
             raise LaunchError(f"node 0 at {self._place} does not take this host: {answer['refused']}")
-        welcome = Welcome.model_validate(answer["welcome"])
+        try:
+            welcome = Welcome.model_validate(answer.get("welcome"))
+        except ValidationError:
+            raise LaunchError(f"what answers at {self._place} is no netbench that leads a sweep") from None
         self._node_rank = welcome.node_rank
         try:
             chosen = choose(
