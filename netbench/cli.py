@@ -76,6 +76,22 @@ def _axis(key: str, help: str) -> Any:
     return typer.Option(metavar="...", help=f"{help} [default: {shown}]" if shown else help)
 
 
+#: Where the ranks are: options of every command that measures, and keys of SweepConfig.
+Interface = Annotated[str | None, _axis("interface", "What Gloo is bound to; lo, or the route to node 0.")]
+Subnet = Annotated[str | None, _axis("subnet", "On each host the interface with an address in it.")]
+LauncherName = Annotated[
+    str | None, _axis("launcher", "What starts the ranks on other hosts: local (you), ssh, slurm.")
+]
+HostNames = Annotated[str | None, _axis("hosts", "For ssh: the hosts, as a,b,c; the first has rank 0.")]
+Nodes = Annotated[str | None, _axis("nnodes", "How many hosts take part; 1 unless given.")]
+RanksPerNode = Annotated[str | None, _axis("nproc_per_node", "Ranks on each host; 1 on several.")]
+Endpoint = Annotated[
+    str | None, _axis("rdzv_endpoint", "Where they meet: an address of node 0's host, as host0:29400.")
+]
+JoinTimeout = Annotated[str | None, _axis("join_timeout", "How long hosts wait for each other.")]
+RemotePython = Annotated[str | None, _axis("remote_python", "Python with netbench on the other hosts.")]
+
+
 @app.command()
 def sweep(
     config: Annotated[
@@ -117,21 +133,19 @@ def sweep(
     warmup: Annotated[str | None, _axis("warmup", "Iterations before them, recorded but not counted.")] = None,
     pause: Annotated[str | None, _axis("pause", "Between iterations, as 0.1 or 100ms.")] = None,
     timeout: Annotated[str | None, _axis("timeout", "Limit of one operation, as 60 or 60s.")] = None,
-    interface: Annotated[str | None, _axis("interface", "What Gloo is bound to; lo unless given.")] = None,
-    subnet: Annotated[str | None, _axis("subnet", "On each host the interface with an address in it.")] = None,
-    launcher: Annotated[str | None, _axis("launcher", "What starts the ranks on other hosts.")] = None,
-    hosts: Annotated[str | None, _axis("hosts", "For ssh: the hosts, as a,b,c; the first has rank 0.")] = None,
-    nnodes: Annotated[str | None, _axis("nnodes", "How many hosts take part; 1 unless given.")] = None,
+    interface: Interface = None,
+    subnet: Subnet = None,
+    launcher: LauncherName = None,
+    hosts: HostNames = None,
+    nnodes: Nodes = None,
     node_rank: Annotated[
         int | None,
         typer.Option(metavar="K", min=0, help="Which of them this is; 0 leads and has the record, the rest join it."),
     ] = None,
-    nproc_per_node: Annotated[str | None, _axis("nproc_per_node", "Ranks on each host; 1 on several.")] = None,
-    rdzv_endpoint: Annotated[
-        str | None, _axis("rdzv_endpoint", "Where they meet: an address of node 0's host, as host0:29400.")
-    ] = None,
-    join_timeout: Annotated[str | None, _axis("join_timeout", "How long hosts wait for each other.")] = None,
-    remote_python: Annotated[str | None, _axis("remote_python", "Python with netbench on the other hosts.")] = None,
+    nproc_per_node: RanksPerNode = None,
+    rdzv_endpoint: Endpoint = None,
+    join_timeout: JoinTimeout = None,
+    remote_python: RemotePython = None,
     lab: Annotated[str | None, _axis("lab", "Run in emulated hosts with a known link, as 4x200mbit.")] = None,
     seed: Annotated[str | None, _axis("seed", "Fixes the random order of the cases.")] = None,
     name: Annotated[str | None, _axis("name", "A word in the run's id.")] = None,
@@ -433,7 +447,15 @@ def explain(
         Path | None, typer.Argument(metavar="[PATH]", help="A run to explain; without it, one is measured.")
     ] = None,
     lab: Annotated[str | None, _axis("lab", "Measure between emulated hosts, as 3x200mbit.")] = None,
-    interface: Annotated[str | None, _axis("interface", "What Gloo is bound to; lo unless given.")] = None,
+    interface: Interface = None,
+    subnet: Subnet = None,
+    launcher: LauncherName = None,
+    hosts: HostNames = None,
+    nnodes: Nodes = None,
+    nproc_per_node: RanksPerNode = None,
+    rdzv_endpoint: Endpoint = None,
+    join_timeout: JoinTimeout = None,
+    remote_python: RemotePython = None,
     out: Annotated[str | None, _axis("out", "Where the run is put.")] = None,
     size: Annotated[
         str | None, typer.Option(metavar="...", help="Bytes that each rank sends; by default, what suits the path.")
@@ -441,9 +463,9 @@ def explain(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the experiments' cases; start nothing.")] = False,
 ) -> None:
     """Say why all_gather takes longer than its bytes: measure what separates the causes, and print the verdicts."""
+    given = dict(locals())
     begun = time.monotonic()
-    given = {"lab": lab, "interface": interface, "out": out, "size": size}
-    options = {key: value for key, value in given.items() if value is not None}
+    options = {key: given[key] for key in (*configuration.PLACE, "size") if given[key] is not None}
     ended: NetbenchError | None = None
     if path is None:
         from netbench.experiments import Setting, whole_plan
@@ -485,7 +507,15 @@ def tune(
     sizes: Annotated[str | None, typer.Option(metavar="...", help="Tensor bytes to tune for.")] = None,
     budget: Annotated[str | None, typer.Option(metavar="...", help="Seconds for each case.")] = None,
     lab: Annotated[str | None, _axis("lab", "Tune for emulated hosts, as 2x400mbit,flow=40mbit.")] = None,
-    interface: Annotated[str | None, _axis("interface", "What Gloo is bound to; lo unless given.")] = None,
+    interface: Interface = None,
+    subnet: Subnet = None,
+    launcher: LauncherName = None,
+    hosts: HostNames = None,
+    nnodes: Nodes = None,
+    nproc_per_node: RanksPerNode = None,
+    rdzv_endpoint: Endpoint = None,
+    join_timeout: JoinTimeout = None,
+    remote_python: RemotePython = None,
     out: Annotated[str | None, _axis("out", "Where the run is put.")] = None,
 ) -> None:
     """Find the fastest schedule and stream count for each operation and size; write them for ParallelProcessGroup."""
@@ -541,7 +571,15 @@ def matrix(
     streams: Annotated[str | None, typer.Option(metavar="K", help="How many streams. [default: 1]")] = None,
     budget: Annotated[str | None, _axis("budget", "Seconds for each case.")] = None,
     lab: Annotated[str | None, _axis("lab", "Measure between emulated hosts, as 4x200mbit.")] = None,
-    interface: Annotated[str | None, _axis("interface", "What Gloo is bound to; lo unless given.")] = None,
+    interface: Interface = None,
+    subnet: Subnet = None,
+    launcher: LauncherName = None,
+    hosts: HostNames = None,
+    nnodes: Nodes = None,
+    nproc_per_node: RanksPerNode = None,
+    rdzv_endpoint: Endpoint = None,
+    join_timeout: JoinTimeout = None,
+    remote_python: RemotePython = None,
     out: Annotated[str | None, _axis("out", "Where the run is put.")] = None,
     margin: Annotated[str, typer.Option(help="A pair is slow when surely worse than usual by more than this.")] = "20%",
     fail_on: Annotated[str | None, typer.Option(metavar="slow", help="Exit with 1 if a pair is slow.")] = None,
@@ -549,32 +587,25 @@ def matrix(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the pairs' cases; start nothing.")] = False,
 ) -> None:
     """Measure latency and bandwidth of every pair of hosts, one pair at a time, and name the pairs that are slow."""
+    given = dict(locals())
     from netbench.backends import BACKENDS
     from netbench.lab import LabSpec
+    from netbench.launch import LAUNCHERS
     from netbench.listing import LISTINGS
 
     listing, share = _member("--format", LISTINGS, format), _read("--margin", configuration.parse_share, margin)
     failing = _choices("--fail-on", ("slow",), fail_on)
-    given = {
-        "world_size": world_size,
-        "latency_size": latency_size,
-        "size": size,
-        "backend": backend,
-        "streams": streams,
-        "budget": budget,
-        "lab": lab,
-        "interface": interface,
-        "out": out,
-    }
-    options: dict[str, object] = {key: value for key, value in given.items() if value is not None}
+    own = ("world_size", "latency_size", "size", "backend", "streams", "budget")
+    options: dict[str, object] = {key: given[key] for key in (*own, *configuration.PLACE) if given[key] is not None}
     ended: NetbenchError | None = None
     if path is None:
         small = _read("--latency-size", parse_bytes, str(options.pop("latency_size", "8B")))
         large = _read("--size", parse_bytes, str(options.pop("size", "8MiB")))
         if small >= large:
             raise UsageError(f"--latency-size: {format_bytes(small)} is not less than --size {format_bytes(large)}")
-        hosts = _read("--lab", LabSpec.parse, lab).hosts if lab else 2
-        options["world_sizes"] = [options.pop("world_size", max(2, hosts))]
+        place = configuration.resolve(None, {key: options[key] for key in configuration.PLACE if key in options})
+        count = LabSpec.parse(place.lab).hosts if place.lab else LAUNCHERS[place.launcher].nodes(place)
+        options["world_sizes"] = [options.pop("world_size", max(2, count * (place.nproc_per_node or 1)))]
         options["backends"] = [_member("--backend", BACKENDS, str(options.pop("backend", "gloo"))).name]
         options["sizes"] = [small, large]
         settings = configuration.resolve(configuration.preset("matrix"), options)

@@ -154,6 +154,13 @@ Count = Annotated[int, BeforeValidator(_no_truth)]
 RIGOROUS: dict[str, object] = {"budget": "3s", "precision": "2%", "launches": "3"}
 
 
+#: The keys that say where a sweep runs and where it is put: options of every command that measures.
+PLACE = (
+    *("lab", "interface", "subnet", "launcher", "hosts", "nnodes", "nproc_per_node"),
+    *("rdzv_endpoint", "join_timeout", "remote_python", "out"),
+)
+
+
 class SweepConfig(BaseModel):
     """Every key is an option of ``netbench sweep`` of the same name; the axes are the plurals."""
 

@@ -11,7 +11,7 @@ from functools import reduce
 from typing import Self
 
 from netbench.backends import BACKENDS
-from netbench.config import SweepConfig, resolve
+from netbench.config import PLACE, SweepConfig, resolve
 from netbench.errors import UsageError
 from netbench.lab.spec import LabSpec
 from netbench.plan import Plan, make_plan
@@ -41,24 +41,22 @@ class Setting:
     iterations: int
     rounds: int
     entry_delay_s: float
-    lab: str | None = None
-    interface: str | None = None
-    out: str = "results"
+    place: SweepConfig
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """Suits the lab, or else this host's memory; ``options`` may say ``lab``, ``interface``, ``out`` and ``size``.
+        """Suits the lab, or else this host's memory; ``options`` may say ``size``, and where it is to run.
 
         Raises UsageError naming the option that is wrong.
         """
         place = resolve(None, {key: value for key, value in options.items() if key != "size"})
         size = _size(options["size"]) if "size" in options else None
         if place.lab is None:
-            return cls(size or _TRANSMIT_BYTES, 80, 4, 0.001, None, place.interface, place.out)
+            return cls(size or _TRANSMIT_BYTES, 80, 4, 0.001, place)
         spec = LabSpec.parse(place.lab)
         suitable = int(min(spec.payload_ceiling(1) / 8 * _OPERATION_S, _TRANSMIT_BYTES))
         suitable = max(1, suitable // _MULTIPLE) * _MULTIPLE
-        return cls(size or suitable, 10, 2, 0.005 + 2 * spec.delay_us / 1e6, place.lab, place.interface, place.out)
+        return cls(size or suitable, 10, 2, 0.005 + 2 * spec.delay_us / 1e6, place)
 
     def config(self, **axes: object) -> SweepConfig:
         """One experiment: plain Gloo between two ranks, but for ``axes``."""
@@ -73,11 +71,8 @@ class Setting:
             "iterations": self.iterations,
             "rounds": self.rounds,
             "warmup": 1,
-            "lab": self.lab,
-            "interface": self.interface,
-            "out": self.out,
         }
-        return SweepConfig.model_validate(usual | axes)
+        return SweepConfig.model_validate(self.place.model_dump(include={*PLACE}) | usual | axes)
 
 
 def _size(text: str) -> int:
