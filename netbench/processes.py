@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import signal
 import subprocess
 import time
@@ -13,11 +14,20 @@ import psutil
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent(signal_number: signal.Signals) -> None:
-    """Has the kernel send ``signal_number`` to this process when its parent ends, however it ends."""
+#: What torchrun's ranks are told of its process id, so that one which starts too late to see it end knows.
+TORCHRUN_PID = "TORCHRUN_PID"
+
+
+def die_with_parent(signal_number: signal.Signals, parent: int | None = None) -> None:
+    """Has the kernel send ``signal_number`` to this process when its parent ends, however it ends.
+
+    With the id of the ``parent`` it is sent at once where that has ended before.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if parent is not None and os.getppid() != parent:
+        os.kill(os.getpid(), signal_number)
 
 
 def end(process: subprocess.Popen[bytes], grace_s: float = 2.0) -> None:

@@ -7,6 +7,7 @@ by the entry point ``torchrun.handlers``; workers connect to the same store, as 
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
     RendezvousTimeoutError,
 )
+
+from netbench.processes import TORCHRUN_PID
 
 #: Agents that the launch is started on at the same time are all here within this time, seconds.
 _JOIN_LIMIT_S = 120
@@ -52,6 +55,8 @@ class Rendezvous(RendezvousHandler):
         if self._store is None:
             self._store = self._listen() if self._node_rank == 0 else self._connect()
         store = PrefixStore(self._run_id, self._store)
+        # This is torchrun's process, and the ranks that it is about to start have its environment.
+        os.environ[TORCHRUN_PID] = str(os.getpid())
         self._await_all(store)
         return RendezvousInfo(store, self._node_rank, self._nodes, RendezvousStoreInfo(self._address, self._port))
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from netbench.errors import LaunchError
 from netbench.job import Job
@@ -47,11 +48,7 @@ def start(job: Job, typed: Sequence[str]) -> subprocess.Popen[bytes]:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,  # Ctrl-C reaches us alone, and we end them in order
-                preexec_fn=_end_with_us,
+                preexec_fn=partial(die_with_parent, signal.SIGTERM, os.getpid()),
             )
     except OSError as error:
         raise LaunchError(f"{typed[0]}: cannot be started: {error.strerror}") from None
-
-
-def _end_with_us() -> None:
-    die_with_parent(signal.SIGTERM)

@@ -21,6 +21,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from netbench.processes import TORCHRUN_PID, die_with_parent
+
+if __name__ == "__main__":
+    # At once: the imports below take seconds, in which torchrun may be killed.
+    die_with_parent(signal.SIGKILL, int(os.environ[TORCHRUN_PID]) if TORCHRUN_PID in os.environ else None)
+
 import numpy as np
 import torch.distributed as dist
 from torch.distributed import PrefixStore
@@ -34,7 +40,6 @@ from netbench.measure import count_wrong, make_operation, time_iterations
 from netbench.model import Case, split
 from netbench.modes import MODES, participants
 from netbench.payload import Payload
-from netbench.processes import die_with_parent
 from netbench.pulse import STANDSTILL_S, Pulse
 from netbench.record import (
     TIMELINE,
@@ -311,7 +316,6 @@ def _nothing() -> None:
 
 
 def main(job_path: Path) -> None:
-    die_with_parent(signal.SIGKILL)
     job = read_job(job_path)
     folder = RunFolder(job.run_folder)
     rank, case_id = job.rank(int(os.environ["LOCAL_RANK"])), ""
