@@ -95,7 +95,8 @@ def _one_stream(operation: str, tensor_bytes: int, world_size: int) -> Choice:
     if operation == "all_gather" and tensor_bytes > 256 * KIB:
         if world_size <= 2:
             return Choice("direct")
-        return Choice("ring", 1, max(1, min(4, tensor_bytes // (512 * KIB))))
+        # A second piece hides the latency between steps; more of them cost a busy CPU more than they hide.
+        return Choice("ring", 1, max(1, min(2, tensor_bytes // MIB)))
     if operation == "reduce_scatter" and tensor_bytes > 512 * KIB:
         return Choice("direct")
     if operation == "all_to_all" and tensor_bytes > MIB:
