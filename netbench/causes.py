@@ -45,13 +45,11 @@ class Causes:
 
     def stopped(self) -> list[str]:
         """The processes of the launch that something has stopped, in words."""
-        found = []
-        for process, rank in self._ranks():
-            with suppress(psutil.Error):
-                if process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
-                    who = "torchrun" if rank is None else self._rank(rank, process.pid)
-                    found.append(f"{who} has been stopped, by SIGSTOP or a debugger")
-        return found
+        return [
+            f"{'torchrun' if rank is None else self._rank(rank, pid)} has been stopped, by SIGSTOP or a debugger"
+            for rank, pid, status in self._processes()
+            if status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+        ]
 
     def why(self) -> str:
         """The first to be found: a host that is gone, a process that is stopped, or that a signal ended, a rank's
@@ -118,24 +116,16 @@ class Causes:
 
     def _silent(self, heard: set[int]) -> Iterator[str]:
         """The ranks that are still there, and have not said that they lost their peers."""
-        for process, rank in self._ranks():
+        for rank, pid, status in self._processes():
             if rank is not None and rank not in heard:
-                with suppress(psutil.Error):
-                    yield f"{self._rank(rank, process.pid)}, state {process.status()}"
+                yield f"{self._rank(rank, pid)}, state {status}"
 
-    def _ranks(self) -> Iterator[tuple[psutil.Process, int | None]]:
-        """torchrun, and the ranks under it, each with its number; only those on this host."""
+    def _processes(self) -> Iterator[tuple[int | None, int, str]]:
+        """Every torchrun (None) and every rank that is there, with its process id and its state."""
         for node in self._launched.nodes:
-            if node.pid is None:
-                continue
-            with suppress(psutil.Error):
-                torchrun = psutil.Process(node.pid)
-                yield torchrun, None
-                for process in torchrun.children(recursive=True):
-                    with suppress(psutil.Error):
-                        rank = process.environ().get("LOCAL_RANK", "")
-                        if rank.isdecimal() and "netbench.worker" in process.cmdline():
-                            yield process, self._launched.rank(node, int(rank))
+            for process in node.processes():
+                local = process.local_rank
+                yield None if local is None else self._launched.rank(node, local), process.pid, process.status
 
     def _with_hosts(self, error: str) -> str:
         """The error with the name of its host behind each address, where there is more than one host."""

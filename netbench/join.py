@@ -152,6 +152,8 @@ class _Service:
                         return self._leave(message["bye"])
                     if "launch" in message:
                         self._start(Job.model_validate(message["launch"]), message["endpoint"])
+                    if "look" in message:
+                        self._line.tell(seen=[process.model_dump() for process in self._node.processes()])
                     if "stop" in message:
                         self._node.end()
                 if self._job and (code := self._node.poll()) is not None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, Self
 
+import psutil
 from pydantic import BaseModel, ValidationError
 
 import netbench
@@ -33,6 +34,9 @@ _BROKEN_S = 5.0
 
 #: A joined node has ended its ranks within this time of being asked to, seconds.
 _END_LIMIT_S = 5.0
+
+#: A joined node says so soon what its processes do, seconds.
+_LOOK_LIMIT_S = 2.0
 
 #: A handshake that takes longer is no netbench's, seconds.
 _HELLO_LIMIT_S = 10.0
@@ -68,6 +72,14 @@ class Seat(BaseModel):
             return cls(host=host, interface=chosen.interface, address=chosen.address, store_port=probe.getsockname()[1])
 
 
+class Process(BaseModel):
+    """One process of a launch: torchrun, or a rank by its number on its host. ``status`` is psutil's word."""
+
+    local_rank: int | None
+    pid: int
+    status: str
+
+
 class Node:
     """A host as the sweep has it. ``start``, then ``poll`` until it gives an exit code, or ``end``."""
 
@@ -100,6 +112,10 @@ class Node:
         """The process id of its torchrun, where that is a process of this host."""
         return None
 
+    def processes(self) -> list[Process]:
+        """Its torchrun and its ranks, as far as they are there and it answers."""
+        return []
+
     def log(self) -> str:
         """What torchrun and the ranks of the last launch wrote, as far as it is here."""
         if self._job is None:
@@ -130,6 +146,9 @@ class LocalNode(Node):
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
+    def processes(self) -> list[Process]:
+        return [*_processes(self._process.pid)] if self._process and self._process.poll() is None else []
+
     def wait(self, limit_s: float) -> None:
         """Returns when its ranks have ended, after ``limit_s`` at the latest."""
         if self._process:
@@ -150,6 +169,7 @@ class JoinedNode(Node):
         self._line = line
         self._ended: int | None = 0
         self._loss: str | None = None
+        self._processes: list[Process] | None = None
 
     @property
     def loss(self) -> str | None:
@@ -171,6 +191,14 @@ class JoinedNode(Node):
         while self._ended is None and (left := deadline - time.monotonic()) > 0:
             self._hear(left)
 
+    def processes(self) -> list[Process]:
+        self._processes = None
+        self._tell(look=True)
+        deadline = time.monotonic() + _LOOK_LIMIT_S
+        while self._processes is None and self._loss is None and (left := deadline - time.monotonic()) > 0:
+            self._hear(left)
+        return self._processes or []
+
     def leave(self, **message: Any) -> None:
         """The sweep has ended; ``message`` tells the node how."""
         self._tell(bye=message)
@@ -190,8 +218,12 @@ class JoinedNode(Node):
                 if isinstance(code := message.get("ended"), int):
                     self._keep(message)
                     self._ended = code
+                if isinstance(seen := message.get("seen"), list):
+                    self._processes = [Process.model_validate(one) for one in seen]
         except Gone as gone:
             self._lose(gone)
+        except ValidationError:
+            self._lose(Gone("it does not speak as netbench does"))
 
     def _lose(self, gone: Gone) -> None:
         self._line.close()
@@ -319,6 +351,17 @@ class Reception:
         except LaunchError:
             line.close()
             raise
+
+
+def _processes(torchrun: int) -> Iterator[Process]:
+    with contextlib.suppress(psutil.Error):
+        parent = psutil.Process(torchrun)
+        yield Process(local_rank=None, pid=parent.pid, status=parent.status())
+        for child in parent.children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                rank = child.environ().get("LOCAL_RANK", "")
+                if rank.isdecimal() and "netbench.worker" in child.cmdline():
+                    yield Process(local_rank=int(rank), pid=child.pid, status=child.status())
 
 
 def _listener(address: str, port: int) -> socket.socket:

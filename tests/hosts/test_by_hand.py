@@ -255,3 +255,42 @@ def test_the_record_says_who_was_there(hosts: Callable[[str], Hosts], tmp_path: 
     assert "2 hosts with 2 ranks each have no 5 ranks; see --nproc-per-node" in reasons
     shown = json.loads(manifest.model_dump_json())
     assert shown["config"]["nnodes"] == 2
+
+
+def under_way(out: Path) -> bool:
+    """Whether a case has been started that is not on disk yet, after one that is."""
+    folder = only_run(out)
+    told = [json.loads(line) for line in folder.events(1).read_text().splitlines()]
+    started = [event["case_id"] for event in told if event["event"] == "started"]
+    return len(folder.finished()) >= 1 and started[-1] not in folder.finished()
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"), [(signal.SIGKILL, " was ended by SIGKILL"), (signal.SIGSTOP, " has been stopped")]
+)
+def test_a_rank_that_is_lost_on_a_joined_host_is_named_with_its_host(
+    sent: signal.Signals, told: str, hosts: Callable[[str], Hosts], tmp_path: Path
+) -> None:
+    two = hosts("2x200mbit")
+    place = f"{two[0].address}:29400"
+    options = ["--nnodes", "2", "--rdzv-endpoint", place, "--timeout", "5s", "--out", str(tmp_path)]
+    leader = two.netbench(0, "sweep", *SLOW, *options)
+    other = two.netbench(1, "join", place, "--host-name", "far")
+    leader.wait_until(lambda: bool(finished(tmp_path)) and under_way(tmp_path), "a case under way")
+    [lost] = other.workers().values()
+    lost.send_signal(sent)
+    assert leader.end() == Exit.CASE_FAILED, leader.err
+    assert other.end() == Exit.CASE_FAILED, other.err
+    [failure] = only_run(tmp_path).read_manifest().failures
+    assert failure.reason.startswith(f"rank 1 on far (pid {lost.pid}){told}")
+    assert len(finished(tmp_path)) == 4
+    assert leader.left_behind() == other.left_behind() == []
+
+
+def test_loopback_across_hosts_is_refused_with_the_fix(hosts: Callable[[str], Hosts], tmp_path: Path) -> None:
+    two = hosts("2x200mbit")
+    place = f"{two[0].address}:29400"
+    leader = two.netbench(0, "sweep", *SMALL, "--nnodes", "2", "--rdzv-endpoint", place, "--out", str(tmp_path))
+    told = refused(leader, two.netbench(1, "join", place, "--interface", "lo", "--host-name", "far"))
+    assert "rank 1 on far (lo 127.0.0.1) is bound to loopback" in told
+    assert "give --subnet, or an --interface that far has" in told
