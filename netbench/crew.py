@@ -17,7 +17,7 @@ from typing import Self
 
 from netbench import torchrun
 from netbench.config import SweepConfig
-from netbench.endpoint import format_endpoint, parse_endpoint
+from netbench.endpoint import format_endpoint
 from netbench.errors import Exit, LaunchError, NetbenchError
 from netbench.interfaces import Choice, choose
 from netbench.job import Job
@@ -58,8 +58,7 @@ class Crew:
         if self._launcher.leads_and_works(self._config):
             self._nodes[0] = LocalNode(0, Seat.here(socket.gethostname(), chosen))
         if self._count > len(self._nodes):
-            port = parse_endpoint(self._config.rdzv_endpoint)[1] if self._config.rdzv_endpoint else 0
-            self._reception = Reception(chosen.address, port)
+            self._reception = Reception(*self._launcher.meeting(self._config, chosen))
             self._closing.callback(self._reception.close)
             starters = self._launcher.starters(self._config, self._reception.endpoint)
             self._starters = [(starter, None) for starter in starters]
@@ -170,11 +169,10 @@ def launch_commands(config: SweepConfig, world_size: int) -> list[str]:
         chosen = Choice("lo", "SWITCH", "the lab's switch")
     else:
         chosen = choose(config.interface, config.subnet, launcher.peer(config), os.environ)
-    port = parse_endpoint(config.rdzv_endpoint)[1] if config.rdzv_endpoint else None
-    place = f"{chosen.address}:{port or 'PORT'}"
+    place, port = launcher.meeting(config, chosen) if count > 1 else ("", 0)
     address = chosen.address if launcher.leads_and_works(config) else "NODE0"
     each = config.nproc_per_node or (world_size if count == 1 else 1)
-    lines = [shlex.join(starter.command) for starter in launcher.starters(config, place)]
+    lines = [shlex.join(starter.command) for starter in launcher.starters(config, f"{place}:{port or 'PORT'}")]
     for rank in range(count):
         job = Job(
             run_id="RUN",

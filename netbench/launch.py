@@ -12,13 +12,13 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from netbench.endpoint import parse_endpoint
 from netbench.errors import UsageError
-from netbench.interfaces import Host, reachable
+from netbench.interfaces import Address, Choice, Host, reachable
 from netbench.registry import Registry
 
 if TYPE_CHECKING:
@@ -49,6 +49,10 @@ class Launcher:
     def peer(self, config: SweepConfig) -> str | None:
         """The address or name of another host, so that the interface towards it can be found; None for none."""
         raise NotImplementedError
+
+    def meeting(self, config: SweepConfig, chosen: Choice) -> tuple[str, int]:
+        """The address and port of this host that the others come to; port 0 is any free one."""
+        return chosen.address, parse_endpoint(config.rdzv_endpoint)[1] if config.rdzv_endpoint else 0
 
     def starters(self, config: SweepConfig, endpoint: str) -> list[Starter]:
         """What brings the other hosts to ``endpoint``; nothing where their users do."""
@@ -91,14 +95,22 @@ class Local(Launcher):
         if config.interface or config.subnet:
             return name  # only decides between IPv4 and IPv6
         here = Host()
-        own = {address for one in here.interfaces().values() for address in one.addresses}
         addresses = reachable(name, here, "--rdzv-endpoint")
-        if not own & set(addresses):
+        if not _own(addresses):
             raise UsageError(
                 f"--rdzv-endpoint: {name!r} ({', '.join(map(str, addresses))}) is not this host, {here.name}; node 0 "
                 "runs where the others are to come to, so start it there, or give an address of this host"
             )
         return name
+
+    def meeting(self, config: SweepConfig, chosen: Choice) -> tuple[str, int]:
+        assert config.rdzv_endpoint is not None
+        name, port = parse_endpoint(config.rdzv_endpoint)
+        try:
+            own = _own(reachable(name, Host(), "--rdzv-endpoint"))
+        except UsageError:
+            own = []  # it means something else here than on other hosts; the interface has been chosen all the same
+        return (str(own[0]) if own else chosen.address), port
 
 
 @_launcher
@@ -174,6 +186,12 @@ class Slurm(Launcher):
                 ],
             )
         ]
+
+
+def _own(addresses: Iterable[Address]) -> list[Address]:
+    """Those that are this host's."""
+    here = {address for one in Host().interfaces().values() for address in one.addresses}
+    return [address for address in addresses if address in here]
 
 
 def _named(config: SweepConfig) -> list[str]:

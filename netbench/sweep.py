@@ -16,7 +16,7 @@ from netbench.config import SweepConfig
 from netbench.crew import Crew
 from netbench.demands import allow_open_files
 from netbench.display import Display
-from netbench.errors import Exit, LaunchError, NetbenchError, RecordError, Stopped, StorageError
+from netbench.errors import Exit, LaunchError, NetbenchError, RecordError, Stopped, StorageError, UsageError
 from netbench.events import EventReader
 from netbench.job import Job
 from netbench.lab import Lab, LabSpec
@@ -111,12 +111,7 @@ class Sweep:
 
     def run(self) -> None:
         """Measures what is not on disk yet. Raises Stopped, LaunchError or StorageError; the record stays usable."""
-        with (
-            self.folder.lock(),
-            stopping(),
-            self._lab or nullcontext(),
-            Crew(self.config, LAUNCHERS[self.config.launcher], self.folder, self._lab) as self._crew,
-        ):
+        with self.folder.lock(), stopping(), self._lab or nullcontext():
             self.folder.clear()
             self.manifest.status, self.manifest.ended_at = "running", None
             # A new attempt: what failed before may work now, and what did not fit may fit.
@@ -125,18 +120,10 @@ class Sweep:
             self._save()
             status = "interrupted"
             try:
-                remaining = self._remaining()
-                if remaining:
-                    allow_open_files(remaining)
-                self.display.begin(self.manifest, remaining, self.config.rounds_used * self.config.launches)
-                while remaining:
-                    self._launch(remaining)
-                    remaining = self._remaining()
-                status = "finished"
-                if failures := len(self.manifest.failures):
-                    status = "failed"
-                    self._crew.ending = f"{failures} cases failed", Exit.CASE_FAILED
-            except LaunchError:
+                with Crew(self.config, LAUNCHERS[self.config.launcher], self.folder, self._lab) as crew:
+                    self._run(crew)
+                status = "failed" if self.manifest.failures else "finished"
+            except (LaunchError, UsageError):
                 status = "failed"
                 raise
             finally:
@@ -144,6 +131,17 @@ class Sweep:
                 with suppress(NetbenchError):  # a full disk must not hide what went wrong before it
                     self._save()
                 self.display.end()
+
+    def _run(self, crew: Crew) -> None:
+        remaining = self._remaining()
+        if remaining:
+            allow_open_files(remaining)
+        self.display.begin(self.manifest, remaining, self.config.rounds_used * self.config.launches)
+        while remaining:
+            self._launch(crew, remaining)
+            remaining = self._remaining()
+        if failures := len(self.manifest.failures):
+            crew.ending = f"{failures} cases failed", Exit.CASE_FAILED
 
     def _remaining(self) -> list[Case]:
         ended = self.folder.finished()
@@ -160,9 +158,9 @@ class Sweep:
     def _save(self) -> None:
         self.folder.write_manifest(self.manifest)
 
-    def _launch(self, cases: Sequence[Case]) -> None:
+    def _launch(self, crew: Crew, cases: Sequence[Case]) -> None:
         """Runs one launch to its end and books how its cases ended: one at least, else it raises LaunchError."""
-        nodes = self._crew.assemble(self.display.waiting)
+        nodes = crew.assemble(self.display.waiting)
         job = Job(
             run_id=self.manifest.run_id,
             launch=len(self.manifest.launches) + 1,
@@ -183,12 +181,12 @@ class Sweep:
             seed=self.config.seed,
             pause_s=self.config.pause,
             timeout_s=self.config.timeout,
-            ranks_per_node=self._crew.ranks_per_node(max(case.world_size for case in cases)),
+            ranks_per_node=crew.ranks_per_node(max(case.world_size for case in cases)),
             lab=self.config.lab,
             lab_hosts=list(self._lab.hosts) if self._lab else [],
         )
         self.display.launching(job.ranks_per_node * len(nodes), [node.seat.host for node in nodes])
-        under_way = self._crew.start(job, nodes)
+        under_way = crew.start(job, nodes)
         launch = Launch(number=job.launch, command=nodes[0].command, started_at=datetime.now(UTC))
         self.manifest.launches.append(launch)
         follower = _Follower(self, job, under_way)

@@ -35,7 +35,7 @@ from netbench.record import RunFolder
 job = read_job(Path(sys.argv[1]))
 folder = RunFolder(job.run_folder)
 events = EventWriter(folder.events(job.launch))
-events.tell("hosts", hosts=[{{"host": "alpha", "ranks": [0, 1]}}])
+events.tell("hosts", hosts=[{{"host": "alpha", "ranks": [0, 1], "interface": {{"addresses": ["10.0.0.1"]}}}}])
 
 def start(case):
     events.tell("started", case_id=case.id)
@@ -109,7 +109,7 @@ def test_one_launch_runs_all_cases_in_an_order_that_the_seed_fixes(begun: Run) -
     [asked] = torchrun.asked
     assert set(asked) == ALL
     manifest = one.folder.read_manifest()
-    assert manifest.environment == [{"host": "alpha", "ranks": [0, 1]}]
+    assert [(host["host"], host["ranks"]) for host in manifest.environment] == [("alpha", [0, 1])]
     [launch] = manifest.launches
     assert (launch.exit_code, launch.reason) == (0, "")
     assert launch.ended_at is not None
