@@ -355,6 +355,7 @@ def _report(path: Path, rank: int, host: str, case_id: str, error: BaseException
     import traceback
 
     traceback.print_exception(error)
+    told = "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
     report = {
         "rank": rank,
         "host": host,

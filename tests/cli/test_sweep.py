@@ -222,7 +222,7 @@ def test_what_a_rank_reports_is_the_reason_and_the_cause_comes_before_its_conseq
     script = """
 import json
 start(job.cases[0])
-for rank, at, error in ((0, 1.0, "RuntimeError: Connection closed by peer"), (1, 2.0, "ValueError: the\\n cause")):
+for rank, at, error in ((0, 1.0, "RuntimeError: Connection closed by peer"), (1, 2.0, "ValueError: the cause")):
     report = {"rank": rank, "host": "alpha", "at": at, "error": error}
     folder.rank_error(job.launch, rank).write_text(json.dumps(report))
 sys.exit(1)
