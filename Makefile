@@ -1,5 +1,6 @@
 # make demo   from nothing to plots: environment, smoke sweep on localhost, figures
 # make test   from nothing to green tests
+# make soak   what takes too long for every commit: the rest of the fault matrix, 64 ranks, and 500 kill -9 in an hour
 # make lint   style and types        make wheel   what would be published        make clean
 # make figures   the documentation's figures, from the runs in results/reference
 
@@ -8,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test lint wheel clean figures
+.PHONY: demo test soak lint wheel clean figures
 
 demo: $(INSTALLED)
 	$(BIN)/netbench sweep smoke --name demo
@@ -16,6 +17,10 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest
+
+soak: $(INSTALLED)
+	$(BIN)/python -m pytest -m soak
+	$(BIN)/python tests/faults/soak.py $(SOAK)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

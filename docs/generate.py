@@ -8,11 +8,14 @@ Run it after adding a mode, a metric or a figure; a test fails while the tables 
 from __future__ import annotations
 
 import re
+import signal
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 
 from netbench.doctor import CHECKS
+from netbench.errors import Exit
 from netbench.figures import FIGURES
 from netbench.importers import TOOLS
 from netbench.metrics import METRICS, RATES
@@ -23,6 +26,9 @@ from netbench.tables import FORMATS
 from netbench.verdicts import VERDICTS
 
 FOLDER = Path(__file__).parent
+
+sys.path.append(str(FOLDER.parent / "tests"))
+from faults.cells import GROUPS, Cell  # noqa: E402
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -92,8 +98,30 @@ def checks() -> str:
     return table(["check", "what it looks for"], [[f"`{name}`", one_line(one)] for name, one in CHECKS.items()])
 
 
+def exits() -> str:
+    return table(["code", "meaning"], [[int(code), code.meaning] for code in Exit])
+
+
+def faults() -> str:
+    """The tests' own list, so that what stands there has been seen."""
+
+    def code(cell: Cell) -> str:
+        return str(int(cell.exit)) if cell.exit >= 0 else f"none ({signal.Signals(-cell.exit).name})"
+
+    rows = []
+    for group, cells in GROUPS.items():
+        rows.append([f"**{group}**", *[""] * 6])
+        for cell in cells:
+            message = f"`{cell.message.replace('{}', '…')}`" if cell.message else ""
+            rank = "" if cell.rank is None else cell.rank
+            tested = "`make soak`" if cell.soak else "every commit"
+            rows.append([cell.fault, cell.moment, rank, code(cell), message, cell.left, tested])
+    return table(["fault", "moment", "rank", "exit code", "message", "what is left", "tested by"], rows)
+
+
 TABLES = {
-    function.__name__: function for function in (modes, metrics, statistics, figures, formats, tools, verdicts, checks)
+    function.__name__: function
+    for function in (modes, metrics, statistics, figures, formats, tools, verdicts, checks, exits, faults)
 }
 
 _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

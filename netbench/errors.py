@@ -8,20 +8,29 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import Self
 
 
 class Exit(IntEnum):
     """What the exit code of every command means."""
 
-    DONE = 0
-    CASE_FAILED = 1  # a case failed or moved wrong data; or what compare, check or doctor gates is not so
-    USAGE = 2  # an option, a TOML key, a path or a name is wrong
-    UNDECIDED = 3  # check: the interval does not tell
-    RECORD = 4  # a record is damaged, empty, in use or of a newer version
-    LAUNCH = 5  # the workers could not be started
-    STORAGE = 6  # the results cannot be written: full, read-only, removed
-    INTERRUPTED = 130  # Ctrl-C
-    TERMINATED = 143  # SIGTERM or SIGHUP
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> Self:
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
+
+    DONE = 0, "done"
+    CASE_FAILED = 1, "a case failed or moved wrong data; or what compare, check, matrix or doctor gates is not so"
+    USAGE = 2, "an option, a TOML key, a path or a name is wrong"
+    UNDECIDED = 3, "check: the intervals do not tell"
+    RECORD = 4, "a record is damaged, empty, in use or of a newer version"
+    LAUNCH = 5, "the workers, another host or the lab could not be started"
+    STORAGE = 6, "the results cannot be written: full, read-only, removed"
+    INTERRUPTED = 130, "stopped by Ctrl-C"
+    TERMINATED = 143, "stopped by SIGTERM or SIGHUP"
 
 
 class NetbenchError(Exception):

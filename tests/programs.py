@@ -66,11 +66,11 @@ class Program:
                 continue
         return found
 
-    def note_until_end(self) -> None:
+    def note_until_end(self, limit_s: float = LIMIT_S) -> None:
         """Looks again and again which processes there are, so that ``left_behind`` knows all of them."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + limit_s
         while self._process.poll() is None:
-            assert time.monotonic() < deadline, f"the program did not end within {LIMIT_S} s"
+            assert time.monotonic() < deadline, f"the program did not end within {limit_s} s"
             self.note_started()
             time.sleep(0.2)
 

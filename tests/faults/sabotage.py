@@ -104,6 +104,6 @@ def environment(folder: Path, plan: Plan) -> dict[str, str]:
 
 def site(folder: Path, code: str) -> dict[str, str]:
     """The variables with which every Python process runs ``code`` as it starts."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     (folder / "sitecustomize.py").write_text(code)
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
