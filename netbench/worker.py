@@ -355,13 +355,13 @@ def _report(path: Path, rank: int, host: str, case_id: str, error: BaseException
     import traceback
 
     traceback.print_exception(error)
-    told = "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
+    told = "; ".join([f"{type(error).__name__}: {error}".rstrip(": "), *getattr(error, "__notes__", [])])
     report = {
         "rank": rank,
         "host": host,
         "case_id": case_id,
         "at": time.time(),
-        "error": "; ".join([f"{type(error).__name__}: {error}".rstrip(": "), *getattr(error, "__notes__", [])]),
+        "error": " ".join(told.split()),  # torch writes several lines
     }
     try:
         path.write_text(json.dumps(report))
