@@ -177,6 +177,10 @@ def sweep(
         _resume(resume, dry_run)
         return
     settings = configuration.resolve(configuration.preset(config) if config else _default(), options)
+    if node_rank is None and (settings.nnodes or 1) > 1 and settings.launcher == "local":
+        from netbench.join import node_rank_here
+
+        node_rank = node_rank_here()
     if node_rank:
         raise typer.Exit(_join(settings, node_rank))
     plan = make_plan(settings)

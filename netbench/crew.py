@@ -22,7 +22,7 @@ from netbench.errors import Exit, LaunchError, NetbenchError
 from netbench.interfaces import Choice, choose
 from netbench.job import Job
 from netbench.lab import Lab
-from netbench.launch import LAUNCHERS, Launcher, Starter
+from netbench.launch import LAUNCHERS, Launcher, Starter, join_command
 from netbench.nodes import JoinedNode, LocalNode, Node, Reception, Seat, UnderWay, Welcome
 from netbench.processes import die_with_parent, end
 from netbench.record import RunFolder
@@ -158,7 +158,7 @@ class Crew:
 
 
 def launch_commands(config: SweepConfig, world_size: int) -> list[str]:
-    """What a sweep would start, a command a line: what brings the other hosts, and torchrun on each.
+    """What a sweep would start, a command a line: what brings the other hosts, or you do there, and torchrun on each.
 
     RUN is its folder, PORT one that is free here, STORE one that is free on node 0, and NODE0 node 0's address, where
     these are known no sooner.
@@ -172,7 +172,11 @@ def launch_commands(config: SweepConfig, world_size: int) -> list[str]:
     place, port = launcher.meeting(config, chosen) if count > 1 else ("", 0)
     address = chosen.address if launcher.leads_and_works(config) else "NODE0"
     each = config.nproc_per_node or (world_size if count == 1 else 1)
-    lines = [shlex.join(starter.command) for starter in launcher.starters(config, f"{place}:{port or 'PORT'}")]
+    starters = launcher.starters(config, f"{place}:{port or 'PORT'}")
+    lines = [shlex.join(starter.command) for starter in starters]
+    by_hand = set(range(int(launcher.leads_and_works(config)), count)).difference(*(one.ranks for one in starters))
+    for rank in sorted(by_hand):
+        lines.append(shlex.join(join_command(config, format_endpoint(place, port), "--node-rank", str(rank))))
     for rank in range(count):
         job = Job(
             run_id="RUN",

@@ -23,7 +23,7 @@ from netbench.endpoint import parse_endpoint
 from netbench.errors import Exit, LaunchError, NetbenchError, UsageError
 from netbench.interfaces import choose
 from netbench.job import Job
-from netbench.line import Gone, Line
+from netbench.line import Gone, Line, NoAnswer
 from netbench.nodes import Hello, LocalNode, Seat, Welcome
 from netbench.record import RunFolder
 from netbench.signals import stopping
@@ -69,7 +69,7 @@ class Member:
                 met = True
                 with line:
                     try:
-                        return self._take_part(line)
+                        return self._take_part(line, limit_s)
                     except Gone as gone:
                         print(f"the leader at {self._place} has gone: {gone}", file=sys.stderr, flush=True)
 
@@ -102,9 +102,9 @@ class Member:
                 told = True
             time.sleep(_POLL_S)
 
-    def _take_part(self, line: Line) -> int:
+    def _take_part(self, line: Line, limit_s: float) -> int:
         line.tell(**Hello(netbench=netbench.__version__, host=self._name, node_rank=self._node_rank).model_dump())
-        answer = line.await_message(60.0, "an answer")
+        answer = self._answer(line, limit_s)
         if "refused" in answer:
             raise LaunchError(f"node 0 at {self._place} does not take this host: {answer['refused']}")
         try:
@@ -132,6 +132,19 @@ class Member:
         )
         with tempfile.TemporaryDirectory(prefix="netbench-") as scratch:
             return _Service(line, node, Path(scratch)).run()
+
+    def _answer(self, line: Line, limit_s: float) -> dict[str, Any]:
+        """What node 0 says to our hello: nothing as long as it has all of its nodes, until one of them is gone."""
+        try:
+            return line.await_message(_PATIENCE_S, "an answer")
+        except NoAnswer:
+            print(f"the sweep at {self._place} is under way with others; waiting for a place", file=sys.stderr)
+        try:
+            return line.await_message(limit_s, "an answer")
+        except NoAnswer:
+            raise LaunchError(
+                f"the sweep at {self._place} had no place for this host within {limit_s:.0f} s; is its --nnodes right?"
+            ) from None
 
 
 class _Service:

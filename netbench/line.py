@@ -22,6 +22,10 @@ class Gone(Exception):  # noqa: N818 - a state of the other side, which the call
     """The connection has ended; the text says how."""
 
 
+class NoAnswer(Gone):
+    """What was waited for has not come; the connection is as it was."""
+
+
 class Line:
     """One side of a connection; closed by the end of a ``with`` block."""
 
@@ -76,13 +80,13 @@ class Line:
         return [self._message(line) for line in lines]
 
     def await_message(self, limit_s: float, what: str) -> dict[str, Any]:
-        """The next message alone. Raises Gone when it has not come within ``limit_s``."""
+        """The next message alone. Raises NoAnswer when it has not come within ``limit_s``."""
         deadline = time.monotonic() + limit_s
         while (left := deadline - time.monotonic()) > 0:
             if messages := self.hear(left):
                 first, *self._waiting = messages
                 return first
-        raise Gone(f"{what} did not come within {limit_s:.0f} s")
+        raise NoAnswer(f"{what} did not come within {limit_s:.0f} s")
 
     def _message(self, line: bytes) -> dict[str, Any]:
         try:

@@ -273,3 +273,34 @@ def test_what_would_be_started_is_printed_a_command_a_line(capsys: pytest.Captur
     assert line.startswith("node 0: ")
     assert "-m torch.distributed.run --nnodes 1 --nproc-per-node 3 --rdzv-backend netbench" in line
     assert line.endswith("-m netbench.worker RUN/logs/launch-1.job.json")
+
+
+def test_hosts_that_you_start_yourself_are_in_the_print(capsys: pytest.CaptureFixture[str]) -> None:
+    typed = ["--nnodes", "3", "--rdzv-endpoint", "127.0.0.1:29400", "--node-rank", "0"]
+    assert run(["sweep", "--print-launch", *typed]) == Exit.DONE
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" -m netbench ")[1] for line in lines[:2]] == [
+        f"join 127.0.0.1:29400 --node-rank {rank}" for rank in (1, 2)
+    ]
+    assert [line.partition(":")[0] for line in lines[2:]] == ["node 0", "node 1", "node 2"]
+
+
+def test_a_host_that_comes_too_late_waits_for_a_place_and_says_so(
+    reception: Reception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("netbench.join._PATIENCE_S", 0.2)
+    assert run(["join", reception.endpoint, "--node-rank", "1", "--join-timeout", "0.5"]) == Exit.LAUNCH
+    err = capsys.readouterr().err
+    assert "is under way with others; waiting for a place" in err
+    assert "had no place for this host within 0 s" in err
+
+
+def test_a_task_of_a_scheduler_knows_which_node_it_is(
+    reception: Reception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_NODEID", "1")
+    port = reception.port
+    reception.close()
+    typed = ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{port}", "--join-timeout", "0.3"]
+    assert run(["sweep", *typed]) == Exit.LAUNCH
+    assert f"nobody leads a sweep at 127.0.0.1 port {port}" in capsys.readouterr().err
