@@ -41,7 +41,7 @@ class Causes:
         """What the workers tell of the hosts that they are on."""
         for host in environment:
             self.hosts |= dict.fromkeys(host["ranks"], host["host"])
-            self._addresses |= dict.fromkeys(host["interface"]["addresses"], host["host"])
+            self._addresses |= dict.fromkeys(host.get("interface", {}).get("addresses", ()), host["host"])
 
     def stopped(self) -> list[str]:
         """The processes of the launch that something has stopped, in words."""
