@@ -33,7 +33,7 @@ class Row:
         if self.time_s is None or self.note:
             return ""
         rate = MODES[self.case.mode].messages * self.case.message_bytes / self.time_s
-        return f"{rate * 8 / 1e9:.3g} Gbit/s"
+        return about_rate(rate * 8)
 
     @property
     def time(self) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from netbench.matrix import KINDS, Kind, Matrix
 from netbench.page import Page, ink
-from netbench.units import about_bytes
+from netbench.units import about_bytes, three_digits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +70,7 @@ def _draw(page: Page, axes: Axes, matrix: Matrix, kind: Kind, rate: str) -> None
     image = axes.imshow(values, cmap=greys, vmin=low, vmax=high, aspect="auto")
     if len(places) <= _MOST_WRITTEN:
         cells = [(row, column) for row in range(len(places)) for column in range(len(places))]
-        texts = {cell: "none" if isnan(values[cell]) else f"{values[cell]:.3g}" for cell in cells}
+        texts = {cell: "none" if isnan(values[cell]) else three_digits(values[cell]) for cell in cells}
         texts |= {(place, place): "-" for place in range(len(places))}
         fontsize = min(14, 400 / len(places) / max(map(len, texts.values())))
         for (row, column), text in texts.items():
