@@ -6,6 +6,8 @@ so that nobody has to ask again what kind of thing it is; docs/results-format.md
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -93,6 +95,11 @@ def checked_hosts(hosts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The hosts of a manifest as they are. Raises ValueError, saying what is wrong with them."""
     _check(_HOSTS, hosts)
     return hosts
+
+
+def seal(case: bytes, facts: bytes, columns: Iterable[str]) -> str:
+    """What tells that case, facts and columns are as they were written: parquet has sums of its pages alone."""
+    return f"{zlib.crc32(b' '.join([case, facts, *(name.encode() for name in columns)])):08x}"
 
 
 def read_facts(text: bytes) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from netbench.page import (
     save,
     styles,
 )
+from netbench.record import make_own_folder
 from netbench.registry import Registry
 from netbench.units import about_bytes, about_seconds
 
@@ -82,7 +83,7 @@ def write_plots(
     runs, paths = list(runs), []
     quoted = [run for run in runs if run.manifest.source is not None]
     for run in runs:
-        make_folder(run.folder.plots)
+        make_own_folder(run.folder.plots)
         for name, figure in draw(run, rate, names, quoted, theme):
             paths += save(figure, run.folder.plots, name, theme)
     return paths

@@ -14,8 +14,9 @@ from netbench.curves import Bound
 from netbench.listing import Row
 from netbench.metrics import DEFAULT_RATE, RATES
 from netbench.model import streams_text
-from netbench.page import THEMES, Material, Page, groups, ink, joined, make_folder, plain_number, save, styles
+from netbench.page import THEMES, Material, Page, groups, ink, joined, plain_number, save, styles
 from netbench.predictions import Prediction, Predictions, Series, Step
+from netbench.record import make_own_folder
 from netbench.units import about_seconds, format_bytes
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ def prediction_texts(row: Row) -> Mapping[str, str]:
 
 def write_fit(run: Run, predictions: Predictions, theme: str = "print") -> list[Path]:
     """Draws a fit as PNG and SVG into the run's ``plots``. Raises StorageError."""
-    folder = make_folder(run.folder.plots)
+    folder = run.folder.plots
+    make_own_folder(folder)
     return [path for name, figure in draw_fit(run, predictions, theme) for path in save(figure, folder, name, theme)]
 
 

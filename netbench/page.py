@@ -103,7 +103,7 @@ def image(figure: Figure, suffix: str, theme: str = "print") -> bytes:
 
 
 def make_folder(folder: Path) -> Path:
-    """The folder, there from now on. Raises StorageError."""
+    """The folder that the user has named, there from now on. Raises StorageError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -93,7 +93,10 @@ def read_quotes(folder: RunFolder) -> dict[str, Quote]:
 
 
 def _parsed(folder: RunFolder, text: str) -> Iterator[Quote]:
-    for number, row in enumerate(csv.DictReader(io.StringIO(text)), start=2):
+    table = csv.DictReader(io.StringIO(text))
+    if "case_id" not in (table.fieldnames or ()):
+        raise RecordError(f"{folder.quotes}: line 1 is damaged: it names no columns")
+    for number, row in enumerate(table, start=2):
         try:
             axes = {name: kind for name, kind in _AXES.items() if name in row or name not in _OPTIONAL}
             case = known_case(Case(**{name: _value(row[name], kind) for name, kind in axes.items()}))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from netbench.errors import RecordError, StorageError
-from netbench.facts import checked_hosts, first_complaint, known_case
+from netbench.facts import checked_hosts, first_complaint, known_case, seal
 from netbench.foreign import file_name, parse_json, read_bytes
 from netbench.lab.spec import LabSpec
 from netbench.model import Case, Skip
@@ -328,7 +328,9 @@ def samples_table(
             columns["phase"] = pa.DictionaryArray.from_arrays(pa.array(rows[:, index].astype(np.int8)), phases)
         else:
             columns[name] = pa.array(rows[:, index])
-    return pa.table(columns, metadata=_metadata(run_id, case) | {"netbench.facts": json.dumps(facts, allow_nan=False)})
+    metadata = _metadata(run_id, case) | {"netbench.facts": json.dumps(facts, allow_nan=False)}
+    sealed = seal(metadata["netbench.case"].encode(), metadata["netbench.facts"].encode(), columns)
+    return pa.table(columns, metadata=metadata | {"netbench.seal": sealed})
 
 
 def write_samples(folder: RunFolder, case: Case, table: pyarrow.Table, finished: bool = True) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from netbench.errors import RecordError
-from netbench.facts import read_case, read_facts
+from netbench.facts import read_case, read_facts, seal
 from netbench.foreign import read_bytes
 from netbench.model import Case
 from netbench.record import MEASURED, SCHEMA_VERSION, RunFolder, cannot_be_written
@@ -64,7 +64,11 @@ def read_samples(path: Path, run_id: str | None = None, columns: Collection[str]
     file = open_file(path)
     try:
         metadata = file.metadata.metadata
-        case, facts = read_case(metadata[b"netbench.case"]), read_facts(metadata[b"netbench.facts"])
+        texts = metadata[b"netbench.case"], metadata[b"netbench.facts"]
+        sealed = seal(*texts, file.schema_arrow.names).encode()
+        if metadata.get(b"netbench.seal", sealed) != sealed:  # the first records have none
+            raise ValueError("its facts are not as they were written")
+        case, facts = read_case(texts[0]), read_facts(texts[1])
         names = set(file.schema_arrow.names)
         known = dict.fromkeys(["rank", *(name for name in columns if name in names and name != "warmup")])
         table = file.read([*known, "phase"], use_threads=False)
@@ -72,6 +76,10 @@ def read_samples(path: Path, run_id: str | None = None, columns: Collection[str]
         phase = table["phase"].type
         if (phase.value_type if isinstance(phase, pa.DictionaryType) else phase) != pa.string():
             raise ValueError(f"column phase holds {phase}, not words")
+        words = pa.dictionary(pa.int8(), pa.string())
+        if phase != words:  # another program may have written it so
+            encoded = table["phase"].cast(pa.string()).dictionary_encode().cast(words)
+            table = table.set_column(table.column_names.index("phase"), "phase", encoded)
     except (pa.ArrowException, *_FAULTS) as error:
         raise RecordError(f"{path}: is damaged: {_line(error)}") from None
     written_by = metadata.get(b"netbench.run_id", b"").decode(errors="replace")

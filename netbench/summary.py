@@ -115,6 +115,7 @@ class Run:
         self.manifest = manifest
         self.ceiling: Ceiling | None = ceiling(manifest, line_bit_s)
         self._silenced = silenced
+        self._lost_timelines: dict[str, str] = {}
 
     @property
     def id(self) -> str:
@@ -137,7 +138,7 @@ class Run:
     @property
     def damage(self) -> list[str]:
         """What of the record cannot be read, each with its file; what the rest says is not touched by it."""
-        return list(self.damaged.values())
+        return [*self.damaged.values(), *self._lost_timelines.values()]
 
     @cached_property
     def done(self) -> set[str]:
@@ -186,16 +187,27 @@ class Run:
         return pd.concat(parts, axis=1)
 
     def timeline(self, case_id: str) -> pd.DataFrame:
-        """What a case's ranks read from their interfaces' counters, in order of rank and time; empty if none did."""
+        """What a case's ranks read from their interfaces' counters, in order of rank and time; empty if none did.
+
+        Empty too where it cannot be read; then ``damage`` tells.
+        """
+        names = ["rank", *TIMELINE]
         path = self.folder.timeline_file(self._finished(case_id))
-        if not path.is_file():
-            return pd.DataFrame(columns=["rank", *TIMELINE], dtype="int64")
+        if path.exists():
+            try:
+                return self._timeline(path, names)
+            except RecordError as error:
+                self._lost_timelines[case_id] = str(error)
+        return pd.DataFrame(columns=names, dtype="int64")
+
+    def _timeline(self, path: Path, names: list[str]) -> pd.DataFrame:
         file = open_file(path)
         try:
-            read = file.read(["rank", *TIMELINE]).replace_schema_metadata()
-            check_integers(read, ["rank", *TIMELINE])
+            # A stranger's file may say how pandas has to read it; here it is only read.
+            read = file.read(names).replace_schema_metadata()
+            check_integers(read, names)
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-            raise RecordError(f"{path}: is damaged: {error}; without it, its case is whole") from None
+            raise RecordError(f"{path}: is damaged: {error}") from None
         table: pd.DataFrame = read.to_pandas()
         return table
 
