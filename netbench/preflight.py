@@ -22,9 +22,14 @@ from typing import Any, NamedTuple
 from netbench.clocks import boot_id
 from netbench.errors import LaunchError
 from netbench.job import Job, Place
+from netbench.units import about_seconds
 
 #: A host that has not answered by then is not going to, seconds. A lost packet is sent again after 1 s and after 3 s.
 _REACH_LIMIT_S = 5.0
+
+#: Ranks that are started at the same time are all here within this time, seconds, and a little more for each. It is
+#: less than the sweep waits for a sign of life, so that it learns who is missing.
+ARRIVAL_LIMIT_S, ARRIVAL_LIMIT_PER_RANK_S = 100.0, 5.0
 
 
 class Rank(NamedTuple):
@@ -43,21 +48,20 @@ class Rank(NamedTuple):
         return f"rank {self.rank} on {self.host} ({self.interface} {self.address})"
 
 
-def meet(store: Any, rank: int, world_size: int, place: Place, job: Job, limit: timedelta) -> None:
+def meet(store: Any, rank: int, world_size: int, place: Place, job: Job) -> None:
     """Every rank calls it at once, and all end alike.
 
-    Raises LaunchError when there are not enough ranks, when hosts are not what was asked for, when some are bound to
-    loopback, or when a pair does not reach each other; it names the hosts and the way out.
+    Raises LaunchError when a rank does not come, when there are not enough ranks, when hosts are not what was asked
+    for, when some are bound to loopback, or when a pair does not reach each other; it names the hosts and the way out.
     """
-    store.set_timeout(limit)
     with socket.create_server((place.address, 0), family=_family(place.address), backlog=world_size) as listener:
         port = listener.getsockname()[1]
         mine = Rank(rank, place.host, boot_id(), _stack(), place.interface, place.address, port)
-        ranks = [Rank(*answer) for answer in _tell_all(store, "who", rank, world_size, mine)]
+        ranks = [Rank(*answer) for answer in _tell_all(store, "who", rank, world_size, mine, job)]
         if complaint := judge(ranks, job.world_size, job.ranks_per_node):
             raise LaunchError(complaint)
         failed = _unreachable(ranks[rank], ranks)
-        complaints = [text for answer in _tell_all(store, "reach", rank, world_size, failed) for text in answer]
+        complaints = [text for answer in _tell_all(store, "reach", rank, world_size, failed, job) for text in answer]
     if complaints:
         more = f" (and {len(complaints) - 3} pairs more)" if len(complaints) > 3 else ""
         raise LaunchError(
@@ -96,9 +100,25 @@ def _crowded(ranks: list[Rank], per_node: int) -> str:
     )
 
 
-def _tell_all(store: Any, key: str, rank: int, world_size: int, fact: Any) -> list[Any]:
-    store.set(f"preflight/{key}/{rank}", json.dumps(fact))
-    return [json.loads(store.get(f"preflight/{key}/{peer}")) for peer in range(world_size)]
+def _tell_all(store: Any, key: str, rank: int, world_size: int, fact: Any, job: Job) -> list[Any]:
+    """What every rank says under ``key``. Raises LaunchError naming those that say nothing."""
+    keys = [f"preflight/{key}/{peer}" for peer in range(world_size)]
+    store.set(keys[rank], json.dumps(fact))
+    limit_s = ARRIVAL_LIMIT_S + ARRIVAL_LIMIT_PER_RANK_S * world_size
+    try:
+        store.wait(keys, timedelta(seconds=limit_s))
+    except RuntimeError as error:
+        missing = [_name(peer, job) for peer in range(world_size) if not store.check([keys[peer]])]
+        if not missing:
+            raise LaunchError(f"the ranks' meeting place is gone: {error}") from None
+        raise LaunchError(f"{', '.join(missing)} did not come within {about_seconds(limit_s)}") from None
+    return [json.loads(store.get(answer)) for answer in keys]
+
+
+def _name(rank: int, job: Job) -> str:
+    if rank < len(job.lab_hosts):
+        return f"rank {rank} on {job.lab_hosts[rank].name}"
+    return f"rank {rank} on node {rank % job.nodes}" if job.nodes > 1 else f"rank {rank}"
 
 
 def _unreachable(mine: Rank, ranks: Iterable[Rank]) -> list[str]:

@@ -325,7 +325,7 @@ def main(job_path: Path) -> None:
         place = job.move(rank)
         limit = timedelta(seconds=_START_LIMIT_S)
         store, _, world_size = next(dist.rendezvous("env://", timeout=limit))
-        preflight.meet(store, rank, world_size, place, job, limit)
+        preflight.meet(store, rank, world_size, place, job)
         worker = Worker(job, place, store, rank, events)
         everybody = Control(gloo_group(worker.wiring("all", world_size, _IDLE_LIMIT_S), "all"), _START_LIMIT_S)
         hosts = everybody.tell_all(environment.of_rank(rank, place.host, place.interface, place.address))

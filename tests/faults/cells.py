@@ -173,7 +173,7 @@ _LINKS = [
         "a host vanishes",
         "timing",
         Exit.LAUNCH,
-        "ended before any case began: no sign of life from rank 0 for {}",
+        "ended before any case began: rank 0 on host0: LaunchError: rank 1 on host1 did not come within {}",
         "what was finished; the case is booked as failed, the next launch finds nobody; --resume goes on",
     ),
 ]

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from netbench.preflight import Rank, judge
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic import make_case
+from torch.distributed import HashStore
+
+from netbench import preflight
+from netbench.errors import LaunchError
+from netbench.job import Job, Place
+from netbench.preflight import Rank, judge, meet
 
 
 def rank(number: int, machine: str = "m0", stack: str = "s0", address: str = "10.0.0.1") -> Rank:
@@ -43,3 +53,19 @@ def test_too_many_ranks_on_the_only_host_are_crowded_too() -> None:
     told = judge([rank(0), rank(1)], needed=2, per_node=1)
     assert told is not None
     assert told.startswith("one rank was asked for on each host")
+
+
+def test_ranks_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "ARRIVAL_LIMIT_S", 0.2)
+    monkeypatch.setattr(preflight, "ARRIVAL_LIMIT_PER_RANK_S", 0.0)
+    store = HashStore()
+    place = Place("alpha", "lo", "127.0.0.1")
+    with pytest.raises(LaunchError, match=r"^rank 1, rank 2 did not come within 200 ms$"):
+        meet(store, 0, 3, place, job())
+    with pytest.raises(LaunchError, match=r"^rank 1 on node 1, rank 2 on node 0 did not come"):
+        meet(HashStore(), 0, 3, place, job(nodes=2))
+
+
+def job(**more: Any) -> Job:
+    facts = {"run_id": "run", "launch": 1, "run_folder": Path("run"), "cases": [make_case()], "iterations": 1}
+    return Job(**facts, warmup=0, pause_s=0, timeout_s=1, **more)
