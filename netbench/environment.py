@@ -20,9 +20,33 @@ import psutil
 import netbench
 from netbench.interfaces import Host, Interface
 
-#: Variables that change what is measured. The NCCL and GLOO ones hold names of interfaces and numbers.
-_VARIABLES = ("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG", "TORCH_DISTRIBUTED_USE_TORCHCOMMS")
-_VARIABLE_PREFIXES = ("GLOO_", "TORCH_GLOO_", "NCCL_", "MALLOC_", "NETBENCH_")
+#: Variables that change what is measured, whose values are names, numbers and switches. Each by its whole name: by a
+#: prefix such as NETBENCH_ a key of somebody's would come along.
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "TORCH_DISTRIBUTED_USE_TORCHCOMMS",
+    "TORCH_GLOO_LAZY_INIT",
+    *(f"NETBENCH_{name}" for name in ("STREAMS", "MAX_STREAMS", "SCHEDULE", "INTERFACE", "TUNING")),
+    *(f"GLOO_{name}" for name in ("SOCKET_IFNAME", "DEVICE_TRANSPORT", "DISABLE_CONNECTION_RETRIES", "LOG_LEVEL")),
+    *(
+        f"MALLOC_{name}"
+        for name in (
+            *("ARENA_MAX", "ARENA_TEST", "CHECK_", "MMAP_MAX_", "MMAP_THRESHOLD_", "PERTURB_", "TOP_PAD_"),
+            "TRIM_THRESHOLD_",
+        )
+    ),
+    *(
+        f"NCCL_{name}"
+        for name in (
+            *("ALGO", "BUFFSIZE", "COMM_BLOCKING", "CROSS_NIC", "CUMEM_ENABLE", "DEBUG", "DEBUG_SUBSYS"),
+            *("IB_DISABLE", "IB_GID_INDEX", "IB_HCA", "IB_SL", "IB_TC", "IB_TIMEOUT", "LAUNCH_MODE", "MAX_CTAS"),
+            *("MAX_NCHANNELS", "MIN_CTAS", "MIN_NCHANNELS", "NET", "NET_GDR_LEVEL", "NET_PLUGIN", "NSOCKS_PERTHREAD"),
+            *("NTHREADS", "P2P_DISABLE", "P2P_LEVEL", "PROTO", "SHM_DISABLE", "SOCKET_FAMILY", "SOCKET_IFNAME"),
+            *("SOCKET_NTHREADS", "TUNER_PLUGIN"),
+        )
+    ),
+)
 
 _SYSCTLS = (
     "core/rmem_max",
@@ -95,11 +119,7 @@ def of_interface(name: str) -> dict[str, Any]:
 
 
 def _variables(environment: Iterable[str]) -> dict[str, str]:
-    return {
-        name: os.environ[name]
-        for name in sorted(environment)
-        if name in _VARIABLES or name.startswith(_VARIABLE_PREFIXES)
-    }
+    return {name: os.environ[name] for name in sorted(environment) if name in VARIABLES}
 
 
 def _version(package: str) -> str | None:

@@ -21,7 +21,12 @@ def loopback() -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["AWS_SECRET_ACCESS_KEY", "MY_GLOO_TOKEN", "OMP_NUM_THREADS_TOKEN", "HOME", "PATH", "gloo_token"]
+    "name",
+    [
+        *("AWS_SECRET_ACCESS_KEY", "MY_GLOO_TOKEN", "OMP_NUM_THREADS_TOKEN", "HOME", "PATH", "gloo_token"),
+        *("NETBENCH_API_KEY", "NCCL_SECRET", "GLOO_X", "GLOO_DEVICE_TRANSPORT_TCP_TLS_PKEY", "MALLOC_TOKEN"),
+        *("TORCH_GLOO_KEY", "NETBENCH_TUNING_KEY"),
+    ],
 )
 def test_what_is_not_on_the_list_is_not_recorded(name: str, monkeypatch: pytest.MonkeyPatch, loopback: str) -> None:
     monkeypatch.setenv(name, SECRET)
