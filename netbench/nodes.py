@@ -205,6 +205,8 @@ class JoinedNode(Node):
         self._line.close()
 
     def _tell(self, **message: Any) -> None:
+        if self._loss is not None:
+            return  # its line is closed, and why is known
         try:
             self._line.tell(**message)
         except Gone as gone:
