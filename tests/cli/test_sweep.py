@@ -16,6 +16,7 @@ from netbench.config import SweepConfig
 from netbench.display import Display
 from netbench.errors import LaunchError, RecordError
 from netbench.job import Job
+from netbench.model import Case
 from netbench.plan import Plan
 from netbench.record import Manifest, RunFolder, create_run_folder
 from netbench.sweep import Sweep, fit_to_memory
@@ -189,6 +190,46 @@ def test_signs_of_life_keep_a_slow_case_alive(begun: Run, monkeypatch: pytest.Mo
     one = begun(Scripted(f"start(job.cases[0]){slow}finish(job.cases[0]); measure(job.cases[1:])"))
     one.run()
     assert ended(one) == ("finished", ALL, [])
+
+
+def test_a_slow_operation_whose_bytes_move_is_not_taken_for_dead(begun: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "_SILENCE_S", 1.0)
+    heard: list[tuple[str, float]] = []
+
+    class Noting(Display):
+        def moving(self, case: Case, bit_s: float) -> None:
+            heard.append((case.id, bit_s))
+
+    tell = "events.tell('moving', case_id=job.cases[0].id, bit_s=5e6)"
+    slow = f"\nfor _ in range(8):\n    time.sleep(0.25)\n    {tell}\n"
+    one = begun(Scripted(f"start(job.cases[0]){slow}finish(job.cases[0]); measure(job.cases[1:])"), Noting())
+    one.run()
+    assert ended(one) == ("finished", ALL, [])
+    assert [bit_s for _, bit_s in heard] == [5e6] * 8
+    assert {case_id for case_id, _ in heard} <= ALL
+
+
+def test_a_launch_that_breaks_between_two_cases_is_told(begun: Run) -> None:
+    heard: list[tuple[int, str]] = []
+
+    class Noting(Display):
+        def broken(self, launch: int, reason: str) -> None:
+            heard.append((launch, reason))
+
+    begun(Scripted("measure(job.cases[:1]); print('out of luck'); sys.exit(3)", WELL), Noting()).run()
+    assert heard == [(1, "the workers ended with exit code 3: out of luck")]
+
+
+def test_a_stopped_process_is_named_long_before_the_silence_is_too_long(
+    begun: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "_GRACE_S", 0.5)
+    one = begun(Scripted("start(job.cases[0]); import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", WELL))
+    one.run()
+    [failure] = one.folder.read_manifest().failures
+    assert failure.reason.startswith("torchrun")
+    assert failure.reason.endswith(" has been stopped, by SIGSTOP or a debugger")
+    assert len(one.folder.finished()) == 2
 
 
 def test_going_on_with_a_run_starts_what_is_missing_or_failed_and_repeats_nothing(begun: Run) -> None:

@@ -121,6 +121,27 @@ def test_the_live_view_leaves_the_last_rows_on_the_screen(screen: Console) -> No
     assert "send_recv" not in last  # two rows are kept
 
 
+def test_the_live_view_shows_that_bytes_of_a_long_operation_move(screen: Console) -> None:
+    display = LiveDisplay(screen)
+    display.begin(manifest(), CASES)
+    display.started(PING)
+    display.moving(PING, 5e6)
+    display.broken(1, "rank 1 on alpha was ended by [SIGKILL]")
+    with screen.capture() as captured:
+        screen.print(display._render())
+    display.end()
+    assert "a long operation, 5 Mbit/s" in " ".join(captured.get().split())
+    assert "launch 1 ended early: rank 1 on alpha was ended by [SIGKILL]" in shown(screen)
+
+
+def test_plain_lines_say_why_another_launch_is_begun(capsys: pytest.CaptureFixture[str]) -> None:
+    display = PlainDisplay()
+    display.begin(manifest(), CASES)
+    display.moving(PING, 5e6)  # not worth a line each second
+    display.broken(1, "rank 1 on alpha was ended by SIGKILL")
+    assert capsys.readouterr().err == "launch 1 ended early: rank 1 on alpha was ended by SIGKILL\n"
+
+
 def test_ending_twice_or_before_it_began_does_no_harm(screen: Console) -> None:
     display = LiveDisplay(screen)
     display.end()
