@@ -6,6 +6,7 @@ Keeping it off the data connections leaves their queues and counters to the meas
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -54,6 +55,12 @@ class Control:
         texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.world_size)]
         self.group.allgather([texts], [padded]).wait(self._limit)
         return [json.loads(text[: int(length)].numpy().tobytes()) for text, length in zip(texts, lengths, strict=True)]
+
+    def follow_root(self, numbers: Sequence[int]) -> list[int]:
+        """Rank 0's ``numbers`` on every rank; all pass as many, the others whatever they like."""
+        told = torch.tensor(list(numbers), dtype=torch.int64)
+        self.group.broadcast([told]).wait(self._limit)
+        return [int(number) for number in told]
 
     def gather(self, samples: np.ndarray) -> list[np.ndarray]:
         """Every rank's int64 array of one common shape on rank 0, an empty list elsewhere."""

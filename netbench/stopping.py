@@ -52,7 +52,8 @@ class StopRule:
         """What follows after ``visit_count`` iterations in ``visit_s`` seconds; ``times_ns`` are all of the case's."""
         if self.is_exact:
             return Decision(0, "iterations")
-        if is_precise(times_ns, self.precision):
+        reach = reach_of(times_ns)
+        if reach is not None and reach <= self.precision:
             return Decision(0, "precision")
         if len(times_ns) >= CAP:
             return Decision(0, "cap")
@@ -60,16 +61,27 @@ class StopRule:
         affordable = int(left_s / (visit_s / visit_count))
         if affordable < 1:
             return Decision(0, "budget")
-        # Half as many again as there are: an interval shrinks with the root of its samples, so smaller steps only ask.
-        return Decision(min(max(2, visit_count // 2), affordable, CAP - len(times_ns)), "")
+        return Decision(min(self._step(len(times_ns), reach, visit_count), affordable, CAP - len(times_ns)), "")
+
+    def _step(self, count: int, reach: float | None, visit_count: int) -> int:
+        """As many as should do: an interval shrinks with the root of its samples. To ask costs several messages, so
+        half as many again as the visit has at least; to overshoot costs time, so twice as many as there are at most."""
+        wanted = 0.0 if reach is None else count * ((reach / self.precision) ** 2 - 1)
+        return int(min(max(wanted, visit_count / 2, 2), max(2 * count, 4)))
 
 
-def is_precise(times_ns: Nanoseconds, precision: float) -> bool:
-    """Whether both ends of the median's 95 % confidence interval are within ``precision`` (a share) of it."""
+def reach_of(times_ns: Nanoseconds) -> float | None:
+    """How far the farther end of the median's 95 % confidence interval is from it, as a share of it.
+
+    None where there are too few times for an interval.
+    """
     interval = median_interval(len(times_ns))
     if interval is None:
-        return False
+        return None
     ordered = np.sort(times_ns)
     median = float(np.median(ordered))
-    reach = max(median - ordered[interval[0]], ordered[interval[1]] - median)
-    return bool(reach <= precision * median)
+    return float(max(median - ordered[interval[0]], ordered[interval[1]] - median)) / median
+
+
+#: Why a visit has no more iterations; a decision goes round as its reason's place in here.
+REASONS = ("", "precision", "budget", "cap", "iterations")

@@ -14,7 +14,7 @@ from netbench.samples import read_partial
 from netbench.statistics import Nanoseconds
 from netbench.surroundings import Surroundings
 
-_ITERATION, _WARMUP, _LAUNCH, _ROUND, _DURATION = (
+_ITERATION, _WARMUP, _LAUNCH, _ROUND, DURATION = (
     MEASURED.index(name) for name in ("iteration", "warmup", "launch", "round", "duration_ns")
 )
 
@@ -49,8 +49,8 @@ class Visits:
         return visits
 
     def add_times(self, batches: Sequence[np.ndarray]) -> None:
-        """Takes a batch's samples of every participating rank into ``times_ns``, the headline times so far."""
-        slowest = np.max([batch[:, _DURATION] for batch in batches], axis=0)
+        """Takes a batch's durations of every participating rank into ``times_ns``, the headline times so far."""
+        slowest = np.max([batch[:, 0] for batch in batches], axis=0)
         self.times_ns = np.concatenate([self.times_ns, slowest])
 
     def add(self, launch: int, round: int, gathered: Sequence[np.ndarray], ranks: Sequence[dict[str, Any]]) -> None:
@@ -72,7 +72,7 @@ class Visits:
 
     def slowest_ns(self) -> Nanoseconds:
         """The headline time of each timed iteration: that of its slowest rank."""
-        timed = [samples[samples[:, _WARMUP] == 0, _DURATION] for samples in self.samples.values()]
+        timed = [samples[samples[:, _WARMUP] == 0, DURATION] for samples in self.samples.values()]
         slowest: Nanoseconds = np.max(timed, axis=0)
         return slowest
 

@@ -49,10 +49,10 @@ from netbench.record import (
     write_samples,
     write_timeline,
 )
-from netbench.stopping import Decision
+from netbench.stopping import REASONS, Decision
 from netbench.surroundings import Surroundings
 from netbench.timeline import Recorder
-from netbench.visits import Visits
+from netbench.visits import DURATION, Visits
 
 #: A rank without a part in the cases under way waits this long for its next one. The parent watches for signs of
 #: life and ends the launch much earlier; this only bounds a worker that was started by hand.
@@ -256,17 +256,17 @@ class Worker:
         begun = time.monotonic()
         batches = [iterations(rule.first(round), False)]
         while not rule.is_exact:
-            gathered = control.gather(batches[-1])
+            gathered = control.gather(batches[-1][:, [DURATION]])
             decision = Decision(0, "")
             if self.rank == 0:
                 earlier = self._earlier(case)
                 earlier.add_times([gathered[rank] for rank in participants(case.mode, case.world_size, case.pair)])
                 count = sum(map(len, batches))
                 decision = rule.next(earlier.times_ns, count, time.monotonic() - begun)
-            decision = Decision(*control.tell_all(decision)[0])
-            if decision.more == 0:
-                return np.concatenate(batches), decision.reason
-            batches.append(iterations(decision.more, False))
+            more, reason = control.follow_root([decision.more, REASONS.index(decision.reason)])
+            if more == 0:
+                return np.concatenate(batches), REASONS[reason]
+            batches.append(iterations(more, False))
         return np.concatenate(batches), "iterations"
 
     def _record_timeline(self, case: Case, control: Control, readings: np.ndarray) -> None:

@@ -43,6 +43,10 @@ def test_samples_of_a_column_of_another_array_are_gathered_too(
     assert all(np.array_equal(array, whole[:, ::2]) for array in gathered[0])
 
 
+def test_all_ranks_follow_rank_0(controls: list[Control], world: Callable[[int], World]) -> None:
+    assert world(3).run(lambda rank: controls[rank].follow_root([rank + 5, 2**40 - rank])) == [[5, 2**40]] * 3
+
+
 def test_not_a_number_is_not_told(controls: list[Control]) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         controls[0].tell_all(float("nan"))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netbench.stopping import CAP, FLOOR, StopRule, is_precise
+from netbench.stopping import CAP, FLOOR, REASONS, StopRule, reach_of
 
 STEADY = np.full(40, 1_000_000)
 
@@ -37,13 +37,14 @@ def test_steady_times_need_no_more_than_the_floor() -> None:
 
 
 def test_five_samples_are_never_precise() -> None:
-    assert not is_precise(STEADY[:5], 0.05)
+    assert reach_of(STEADY[:5]) is None
+    assert rule().next(STEADY[:5], 5, 0.005).more == 2
 
 
 def test_unsteady_times_go_on_until_the_share_of_the_budget_is_spent() -> None:
     unsteady = np.array([1_000_000, 2_000_000] * 20)
-    more, reason = rule().next(unsteady, 10, 0.5)  # 0.05 s each, 0.5 s of a round's 1 s are left
-    assert (more, reason) == (5, "")
+    # 0.05 s each, and 0.5 s of a round's 1 s are left: so many pay, though more are wanted.
+    assert rule().next(unsteady, 10, 0.5) == (10, "")
     assert rule().next(unsteady, 10, 0.98) == (0, "budget")
     assert rule().next(unsteady, 10, 99.0) == (0, "budget")
 
@@ -59,12 +60,32 @@ def test_there_is_a_cap() -> None:
     assert rule(budget_s=1e9).next(unsteady[:-1], 1000, 0.001).more == 1
 
 
-@given(st.lists(st.integers(1, 10**12), min_size=6, max_size=60), st.floats(0.001, 0.5))
-def test_precise_means_that_both_ends_of_the_interval_are_near_the_median(times: list[int], precision: float) -> None:
+@given(st.lists(st.integers(1, 10**12), min_size=6, max_size=60))
+def test_the_reach_is_that_of_the_intervals_farther_end(times: list[int]) -> None:
     from netbench.statistics import describe
 
     said = describe(np.array(times))
     assert said.low_ns is not None
     assert said.high_ns is not None
-    near = max(said.median_ns - said.low_ns, said.high_ns - said.median_ns) <= precision * said.median_ns
-    assert is_precise(np.array(times), precision) == near
+    reach = max(said.median_ns - said.low_ns, said.high_ns - said.median_ns) / said.median_ns
+    assert reach_of(np.array(times)) == pytest.approx(reach)
+
+
+def test_as_many_are_asked_for_as_should_do() -> None:
+    spread = np.linspace(900_000, 1_100_000, 40).astype(int)  # the interval reaches about 3 % beyond
+    reach = reach_of(spread)
+    assert reach is not None
+    asked = rule(precision=reach / 1.2, budget_s=1e9).next(spread, 4, 0.004).more
+    assert asked == int(40 * (1.2**2 - 1))  # the reach shrinks with the root of the samples
+
+
+def test_no_step_is_more_than_doubling_or_less_than_half_of_the_visit() -> None:
+    spread = np.linspace(500_000, 1_500_000, 40).astype(int)
+    assert rule(precision=0.001, budget_s=1e9).next(spread, 4, 0.004).more == 80
+    reach = reach_of(spread)
+    assert reach is not None
+    assert rule(precision=reach * 0.999, budget_s=1e9).next(spread, 30, 0.004).more == 15
+
+
+def test_every_reason_can_be_told() -> None:
+    assert {"precision", "budget", "cap", "iterations", ""} == set(REASONS)
