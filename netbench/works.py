@@ -80,7 +80,7 @@ class Operation(dist.Work):
             limit_s = (timeout or self._timeout).total_seconds()
             # The driver keeps the deadline; the grace is for its own clean-up.
             if not self._running.acquire(timeout=limit_s if timeout else limit_s + _GRACE_S):
-                raise RuntimeError(f"the operation has not ended within {limit_s:g} s")
+                raise RuntimeError(f"timed out: the operation has not ended within {limit_s:g} s")
             self._running.release()
         if self._error is not None:
             raise self._error

@@ -163,6 +163,14 @@ _LINKS = [
         "all other cases; this one is booked as failed",
     ),
     Cell(
+        "the link goes down, with a --timeout of an hour",
+        "timing",
+        Exit.CASE_FAILED,
+        "rank {} on host{}: RuntimeError: the operation is dead: none of its bytes moved in the last {} (host{})",
+        "all other cases; this one is booked as failed",
+        soak=True,
+    ),
+    Cell(
         "the link gets too slow for --timeout",
         "timing",
         Exit.CASE_FAILED,

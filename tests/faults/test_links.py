@@ -210,3 +210,31 @@ def test_a_link_gets_too_slow_and_then_a_host_vanishes(netbench: Netbench, tmp_p
     assert f"go on with: netbench sweep --resume {course.folder.path}" in program.err
     assert course.folder.read_manifest().status == "failed"
     assert not {slow, lost} & course.folder.finished()
+
+
+#: The patience of two minutes with an operation that stands still, cut short.
+STANDSTILL = """
+import sys
+if "netbench.worker" in sys.orig_argv:
+    from netbench import pulse
+
+    pulse.STANDSTILL_S = 3.0
+"""
+
+
+@pytest.mark.soak
+def test_a_dead_operation_is_ended_long_before_a_generous_timeout(netbench: Netbench, tmp_path: Path) -> None:
+    wanted = cell("the link goes down, with a --timeout of an hour", "timing")
+    out = tmp_path / "results"
+    impatient = sabotage.site(tmp_path / "python", STANDSTILL)
+    program = netbench("sweep", *AXES, "--timeout", "3600", "--sizes", sizes(2), "--out", str(out), **impatient)
+    course = Course(program, out)
+    lost = course.middle_of_next()
+    course.link.plug("down")
+    reason = course.failed(lost)
+    course.link.plug("up")
+    assert wanted.fits(reason), reason
+    program.note_until_end()
+    assert program.end() == wanted.exit
+    assert program.left_behind() == []
+    assert len(course.folder.finished()) == 1
