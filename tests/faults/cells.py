@@ -57,14 +57,14 @@ _OFTEN = [
     ("killed", "warm-up", 1),
     ("killed", "writing", 0),
     ("stopped", "timing", 1),
-    ("stopped", "writing", 0),
     ("raises", "timing", 1),
-    ("raises", "writing", 0),
     ("out of memory", "warm-up", 0),
     ("over RLIMIT_AS", "timing", 1),
     ("over its cgroup", "timing", 1),
 ]
 _SELDOM = [
+    ("raises", "writing", 0),
+    ("stopped", "writing", 0),
     ("killed", "timing", 0),
     ("stopped", "warm-up", 0),
     ("raises", "warm-up", 0),
@@ -99,7 +99,7 @@ def _at_start(fault: str, rank: int, soak: bool) -> Cell:
 AT_START = [
     _at_start("killed", 1, soak=False),
     _at_start("stopped", 1, soak=False),
-    _at_start("raises", 0, soak=False),
+    _at_start("raises", 0, soak=True),
     _at_start("out of memory", 1, soak=True),
     _at_start("over RLIMIT_AS", 0, soak=True),
     _at_start("over its cgroup", 1, soak=True),
