@@ -25,6 +25,8 @@ class Cell:
     rank: int | None = None
     #: Whether it takes too long for every commit, and is run by ``make soak``.
     soak: bool = False
+    #: The test function, where it is elsewhere and has the message in its own words.
+    test: str = ""
 
     @property
     def name(self) -> str:
@@ -152,8 +154,8 @@ _SINGLE = [
 ]
 
 _LINKS = [
-    Cell("the link gets slow", "timing", Exit.DONE, "", "everything; the case shows it (`bimodal`, `trend`)"),
-    Cell("packets are lost", "timing", Exit.DONE, "", "everything; the case shows its retransmits"),
+    Cell("the link gets slow", "timing", Exit.DONE, "", "everything; the times of the case show it"),
+    Cell("packets are lost", "timing", Exit.DONE, "", "everything; the record counts the retransmits"),
     Cell("the link goes down, and comes back within --timeout", "timing", Exit.DONE, "", "everything"),
     Cell(
         "the link goes down, for longer than --timeout",
@@ -186,6 +188,76 @@ _LINKS = [
     ),
 ]
 
+#: Of these the tests were there first.
+_HOSTS = [
+    Cell(
+        "`netbench join` is killed, or its host goes",
+        "timing",
+        Exit.CASE_FAILED,
+        "node 1 ({}) has gone: its connection was closed",
+        "all other cases, once a host has joined in its place; this one is booked as failed",
+        test="test_a_host_that_goes_costs_its_case_and_may_come_back",
+    ),
+    Cell(
+        "the program on node 0 is killed; seen from a joined host",
+        "timing",
+        Exit.LAUNCH,
+        "nobody leads a sweep at {} port {}",
+        "what was finished, on node 0; --resume goes on",
+        test="test_the_ranks_of_a_joined_host_end_with_the_leader",
+    ),
+]
+_DISK = [
+    Cell(
+        "the disk fills up",
+        "writing",
+        Exit.STORAGE,
+        "cannot be written: No space left on device ({} are free); make room",
+        "what was finished; --resume goes on, also elsewhere",
+        test="test_a_disk_that_fills_up_ends_the_sweep_at_once_and_the_run_can_go_on_elsewhere",
+    ),
+    Cell(
+        "there is no room at all",
+        "before anything is started",
+        Exit.STORAGE,
+        "run.json: cannot be written: No space left on device ({} are free); make room",
+        "nothing",
+        test="test_a_disk_without_any_room_is_named_before_anything_is_started",
+    ),
+    Cell(
+        "the place is read-only",
+        "before anything is started",
+        Exit.STORAGE,
+        "cannot be made: Read-only file system; choose another place by --out",
+        "nothing",
+        test="test_a_place_that_cannot_be_written_is_named_with_the_way_out",
+    ),
+    Cell(
+        "the run's folder is removed under it",
+        "timing",
+        Exit.STORAGE,
+        "cannot be written: No such file or directory",
+        "what was not removed",
+        test="test_a_folder_removed_under_a_sweep_ends_it",
+    ),
+    Cell(
+        "a sample file is damaged",
+        "reading",
+        Exit.RECORD,
+        "restore it from a copy, or measure it anew: netbench sweep --resume {}",
+        "all other cases are shown",
+        test="test_one_damaged_sample_file_is_named_and_hides_no_other_case",
+    ),
+    Cell(
+        "`run.json` is damaged",
+        "reading",
+        Exit.RECORD,
+        "run.json: is damaged",
+        "all other runs are shown",
+        test="test_one_damaged_run_hides_no_other",
+    ),
+]
+
 
 def cell(fault: str, moment: str) -> Cell:
     """The one with this name."""
@@ -198,5 +270,7 @@ GROUPS = {
     "A rank": [*AT_START, *IN_A_CASE],
     "The program and torchrun": [*PROGRAM_STOPPED, *_SINGLE[:2]],
     "The network": _LINKS,
+    "Other hosts": _HOSTS,
     "The machine": _SINGLE[2:],
+    "The disk": _DISK,
 }
