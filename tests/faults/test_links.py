@@ -28,7 +28,7 @@ Netbench = Callable[..., Program]
 #: Cases of three seconds, so that there is a middle of them.
 AXES = [
     *("--lab", "2x100mbit", "--modes", "allreduce", "--backends", "gloo", "--streams", "1", "--world-sizes", "2"),
-    *("--iterations", "30", "--warmup", "1", "--rounds", "1", "--timeout", "3s"),
+    *("--iterations", "30", "--warmup", "1", "--rounds", "1", "--timeout", "4s"),
 ]
 
 
@@ -141,7 +141,7 @@ def test_a_link_that_changes_in_mid_case(netbench: Netbench, tmp_path: Path) -> 
 
     interrupted = course.middle_of_next()
     link.plug("down")
-    time.sleep(1)  # shorter than the limit of an operation
+    time.sleep(0.5)  # TCP tries again ever more seldom, so this becomes a second or two
     link.plug("up")
     course.finished(interrupted)
 
@@ -169,7 +169,7 @@ def test_a_link_that_changes_in_mid_case(netbench: Netbench, tmp_path: Path) -> 
     assert {rows[case_id]["status"] for case_id in times} == {"ok"}
     assert [failure.case_id for failure in course.folder.read_manifest().failures] == [broken]
     assert max(times[slowed]) > 2 * calm  # a quarter of the rate
-    assert max(times[interrupted]) > 0.9e9  # one iteration took as long as that, and the median does not mind
+    assert max(times[interrupted]) > 0.5e9  # one iteration took as long as that, and the median does not mind
     assert median(times[interrupted]) < 0.3e9
     if lossy:
         assert rows[lossy]["wrong_elements"] == 0

@@ -24,7 +24,7 @@ Netbench = Callable[..., Program]
 
 AXES = ["--modes", "allreduce", "--backends", "gloo", "--streams", "1", "--world-sizes", "2"]
 OVER_CGROUP = "over its cgroup"
-SHORT = ["--iterations", "3", "--warmup", "2", "--rounds", "1", "--timeout", "2s"]
+SHORT = ["--iterations", "3", "--warmup", "2", "--rounds", "1", "--timeout", "4s"]
 
 
 def sizes(count: int) -> str:
