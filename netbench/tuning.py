@@ -54,14 +54,19 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """The rules for a network of which only one thing is known: whether several streams are faster than one.
+    """The rules for a network of which two things are known: whether several streams are faster than one, and, where
+    they are not, how many are fastest for a large message in one direction.
 
-    They are not on loopback, which is bound by copying, nor on a link that one flow fills; they are where each flow
-    is capped and where one thread cannot feed the network card.
+    They are not on a link that one flow fills, nor for most messages on loopback, which is bound by copying; they are
+    where each flow is capped and where one thread cannot feed the network card.
     """
 
     streams: int
     streams_pay: bool
+    large_streams: int = 1
+
+    #: From here on a message is large.
+    LARGE_BYTES = 8 * MIB
 
     #: Below this a second stream costs more in system calls than it brings.
     MIN_PART_BYTES = 96 * KIB
@@ -69,6 +74,8 @@ class BuiltIn:
     def choose(self, operation: str, tensor_bytes: int, world_size: int) -> Choice:
         choice = _one_stream(operation, tensor_bytes, world_size)
         if not self.streams_pay:
+            if operation == "send_recv" and tensor_bytes >= self.LARGE_BYTES:
+                return choice._replace(streams=min(self.large_streams, self.streams))
             if operation == "allreduce" and world_size == 2:
                 # Each stream has a thread that adds, which is worth having where copying is the limit.
                 return choice._replace(streams=max(1, min(4, self.streams, tensor_bytes // (4 * MIB))))

@@ -55,6 +55,14 @@ def test_small_messages_take_one_stream_and_large_ones_all() -> None:
     assert BuiltIn(16, streams_pay=False).choose("send_recv", 400 * MIB, 2).streams == 1
 
 
+def test_large_messages_take_the_streams_that_were_fastest_for_one() -> None:
+    policy = BuiltIn(16, streams_pay=False, large_streams=4)
+    assert policy.choose("send_recv", 8 * MIB - 1, 2).streams == 1
+    assert policy.choose("send_recv", 8 * MIB, 2).streams == 4
+    assert policy.choose("all_gather", 400 * MIB, 2).streams == 1
+    assert BuiltIn(2, streams_pay=False, large_streams=4).choose("send_recv", 8 * MIB, 2).streams == 2
+
+
 def test_a_fixed_count_is_kept_down_to_the_byte() -> None:
     assert Fixed(20).choose("send_recv", 40, 2).streams == 20
     assert Fixed(20).choose("send_recv", 7, 2).streams == 7
