@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import typer
@@ -44,7 +45,10 @@ def run(arguments: list[str]) -> int:
         return int(Exit.DONE)
     except Exception as error:
         if (show := getattr(error, "show", None)) and hasattr(error, "exit_code"):
-            show()  # the command line's own complaints: unknown option, missing argument
+            # The command line's own complaints: unknown option, missing argument.
+            text = io.StringIO()
+            show(file=text)
+            print(printable(text.getvalue(), lines=True), file=sys.stderr, end="")
             return int(Exit.USAGE)
         raise
 

@@ -29,6 +29,7 @@ from netbench.errors import (
     UsageError,
     did_you_mean,
 )
+from netbench.foreign import printable
 from netbench.outlets import let_go_of_stdout
 from netbench.plan import Plan, make_plan
 from netbench.registry import Registry, Thing
@@ -50,6 +51,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _say(text: str) -> None:
+    """A message on standard error; what may be in a file's name does not command the terminal."""
+    print(printable(text, lines=True), file=sys.stderr)
+
+
+def _command_line() -> list[str]:
+    """What was typed, as it is recorded."""
+    return ["netbench", *map(printable, sys.argv[1:])]
 
 
 def _version(asked: bool) -> None:
@@ -256,7 +267,7 @@ def _new_run(settings: configuration.SweepConfig, plan: Plan) -> tuple[RunFolder
 
     if not plan.cases:
         raise UsageError(f"nothing to run: all {len(plan.skips)} cases are skips\n{_reasons(plan)}")
-    return new_run(settings, plan, ["netbench", *sys.argv[1:]])
+    return new_run(settings, plan, _command_line())
 
 
 def _default() -> Path | None:
@@ -274,10 +285,10 @@ def _resume(path: Path, dry_run: bool) -> None:
         _print_plan(Plan(tuple(case for case in manifest.cases if case.id not in finished), ()))
         return
     for line in mend(folder, manifest):
-        print(line, file=sys.stderr)
+        _say(line)
     finished = folder.finished()
     missing = tuple(case for case in manifest.cases if case.id not in finished)
-    print(f"{len(missing)} of {len(manifest.cases)} cases are missing", file=sys.stderr)
+    _say(f"{len(missing)} of {len(manifest.cases)} cases are missing")
     _run(folder, manifest)
 
 
@@ -341,7 +352,7 @@ def _print_end(folder: RunFolder) -> None:
         let_go_of_stdout()
     finally:
         write_summary(run)
-    print(f"record: {folder.path}\nplot it: netbench plot {shlex.quote(str(folder.path))}", file=sys.stderr)
+    _say(f"record: {folder.path}\nplot it: netbench plot {shlex.quote(str(folder.path))}")
 
 
 def _raise_for_cases(folder: RunFolder) -> None:
@@ -367,7 +378,7 @@ def _print_plan(plan: Plan) -> None:
         )
     for skip in plan.skips:
         print(f"skip {skip.id}  {skip.reason}")
-    print(f"{len(plan.cases)} cases for {plan.world_size} ranks, {len(plan.skips)} skips", file=sys.stderr)
+    _say(f"{len(plan.cases)} cases for {plan.world_size} ranks, {len(plan.skips)} skips")
 
 
 def _reasons(plan: Plan) -> str:
@@ -492,7 +503,7 @@ def explain(
     explanation = explain(_run_at(path))
     write_verdicts(explanation, sys.stdout)
     sys.stdout.flush()
-    print(f"report: {write_report(explanation)}\nin {about_seconds(time.monotonic() - begun)}", file=sys.stderr)
+    _say(f"report: {write_report(explanation)}\nin {about_seconds(time.monotonic() - begun)}")
     _raise_end(explanation.run.folder, ended)
     _raise_for_damage(explanation.run)
 
@@ -550,7 +561,7 @@ def tune(
     sys.stdout.flush()
     target = table or run.folder.path / "tuning.json"
     write_table(target, found)
-    print(f"table: {target}\nuse it: NETBENCH_TUNING={shlex.quote(str(target))}", file=sys.stderr)
+    _say(f"table: {target}\nuse it: NETBENCH_TUNING={shlex.quote(str(target))}")
     _raise_for_damage(run)
 
 
@@ -633,7 +644,7 @@ def matrix(
     write_matrices(found, listing, sys.stdout, sys.stderr)
     sys.stdout.flush()
     for figure in write_plots([run], names=["matrix"]):
-        print(f"figure: {figure}", file=sys.stderr)
+        _say(f"figure: {figure}")
     _raise_end(run.folder, ended)
     slow = sum(one.count_slow() for one in found)
     if failing and slow:
@@ -683,7 +694,8 @@ def plot(
 
 def _print_paths(paths: Iterable[Path]) -> None:
     for path in paths:
-        print(path)
+        # A terminal obeys what may be in the name of a stranger's folder; a pipe has to get the name as it is.
+        print(printable(str(path)) if sys.stdout.isatty() else path)
 
 
 @app.command()
@@ -730,9 +742,9 @@ def fit(run: OneRun, format: ListingName = "table", rate: Rate = "Gbit/s", theme
     listing.write(fit_rows(predictions, unit.name), lambda row: fit_texts(row, unit.name), sys.stdout)
     sys.stdout.flush()
     for line in hindsight(predictions):
-        print(line, file=sys.stderr)
+        _say(line)
     for path in write_fit(fitted, predictions, theme):
-        print(f"figure: {path}", file=sys.stderr)
+        _say(f"figure: {path}")
     _raise_for_damage(fitted)
 
 
@@ -824,7 +836,7 @@ def compare(
     sys.stdout.flush()
     if plot is not None:
         for path in write_forests(comparisons, plot, look.name):
-            print(path, file=sys.stderr)
+            _say(str(path))
     found = {verdict: sum(one.count(verdict) for one in comparisons) for verdict in failing}
     if any(found.values()):
         told = ", ".join(f"{count} {verdict}" for verdict, count in found.items() if count)
@@ -914,7 +926,7 @@ def doctor(
     listing.write([row(name, finding) for name, finding in findings], texts, sys.stdout)
     sys.stdout.flush()
     counts = {level: count(findings, level) for level in (Level.PROBLEM, Level.WARNING, Level.NOTE)}
-    print(", ".join(f"{number} {level}{'s' * (number != 1)}" for level, number in counts.items()), file=sys.stderr)
+    _say(", ".join(f"{number} {level}{'s' * (number != 1)}" for level, number in counts.items()))
     if counts[Level.PROBLEM]:
         raise typer.Exit(Exit.CASE_FAILED)
 
@@ -938,7 +950,7 @@ def import_(
     chosen = None if tool is None else _member("--tool", TOOLS, tool).name
     given = Given(None if mode is None else _member("--mode", MODES, mode).name, world_size, backend, in_place)
     for path in files:
-        print(import_file(path, chosen, given, out, name, question, ["netbench", *sys.argv[1:]]).path)
+        print(import_file(path, chosen, given, out, name, question, _command_line()).path)
 
 
 @app.command()

@@ -217,6 +217,9 @@ def resolve(path: Path | None, options: dict[str, object]) -> SweepConfig:
     Raises UsageError naming the option or the file's key, the value and what would be right.
     """
     table = _table(path) if path else {}
+    for key, value in options.items():
+        if isinstance(value, str) and not value.isascii() and value.encode(errors="replace").decode() != value:
+            raise UsageError(f"--{key.replace('_', '-')}: {value!a} is no text in UTF-8")
     try:
         return SweepConfig.model_validate(table | options)
     except ValidationError as error:

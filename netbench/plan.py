@@ -18,6 +18,9 @@ from netbench.model import AUTO, DTYPES, EXACT_RANKS, Case, Point, Skip, whole_e
 from netbench.modes import MODES, sized
 from netbench.units import format_bytes
 
+#: More points than this are a mistake: a launch takes tens of milliseconds for each, and planning them takes memory.
+_MOST_POINTS = 100_000
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -59,7 +62,14 @@ class Plan:
 
 
 def make_plan(config: SweepConfig) -> Plan:
-    """Every point of ``config``'s axes in reading order, as a case or as a skip with its reason."""
+    """Every point of ``config``'s axes in reading order, as a case or as a skip with its reason.
+
+    Raises UsageError where there are more than anybody could run.
+    """
+    axes = ("modes", "world_sizes", "backends", "streams", "dtypes", "chunks", "entry_delays", "mallocs", "timelines")
+    count = math.prod(len(getattr(config, axis)) for axis in (*axes, "sizes"))
+    if count > _MOST_POINTS:
+        raise UsageError(f"the axes have {count} points, more than {_MOST_POINTS}; leave out values of some of them")
     lab = LabSpec.parse(config.lab) if config.lab else None
     nodes = LAUNCHERS[config.launcher].nodes(config)
     cases: dict[str, Case] = {}

@@ -64,6 +64,8 @@ def _plot(title: str, cases: pd.DataFrame, column: str, width: int, colourless: 
     heights = [digit * 10.0**power for power in powers for digit in digits]
     inside = [height for height in heights if bottom <= math.log10(height) <= top] or [10**top]
     figure.ruler("y").ticks([math.log10(height) for height in inside], [f"{height:g}" for height in inside])
+    if low == high:  # a single size; plotext warns of an axis without a length, in colour
+        low, high = low - 0.5, high + 0.5
     figure.ruler("x").lim(low, high)
     figure.ruler("y").lim(bottom - 0.05, top + 0.05)
     figure.label("tensor per rank (bytes)")

@@ -26,6 +26,9 @@ _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 #: No message is anywhere near this; it keeps a typing error from becoming an endless plan.
 _MAX_BYTES = 2**50
 
+#: Thirty years, and a million times the fastest link that there is.
+_MAX_SECONDS, _MAX_BIT_S = 10**9, 10**18
+
 #: A smaller factor would make thousands of sizes, and its exact powers would take minutes to compute.
 _MIN_FACTOR = Fraction(11, 10)
 
@@ -75,7 +78,10 @@ def parse_seconds(text: str) -> float:
     match = _QUANTITY.fullmatch(text)
     if match is None or match[2].lower() not in _SECONDS:
         raise ValueError(f"{text!r} is not a time; write seconds as 0.1, 100ms or 30s")
-    return float(Fraction(match[1]) * _SECONDS[match[2].lower()])
+    seconds = Fraction(match[1]) * _SECONDS[match[2].lower()]
+    if seconds > _MAX_SECONDS:
+        raise ValueError(f"{text[:40]!r} is out of range; write seconds as 0.1, 100ms or 30s")
+    return float(seconds)
 
 
 def format_bytes(count: float) -> str:
@@ -130,8 +136,8 @@ def parse_rate(text: str) -> float:
         raise ValueError(f"{text!r} is not a rate; write 10gbit, 8Gbit/s or 1.2GB/s")
     bits = 1 if match[3].lower() == "bit" else 8
     rate = Fraction(match[1]) * bits * 1000 ** " kmgt".index(match[2].lower() or " ")
-    if not rate:
-        raise ValueError(f"{text!r} is no rate that anything could have")
+    if not 0 < rate < _MAX_BIT_S:
+        raise ValueError(f"{text[:40]!r} is no rate that anything could have")
     return float(rate)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import netbench
 from netbench.errors import RecordError, UsageError
+from netbench.foreign import file_name, printable
 from netbench.importers.iperf3 import Iperf3
 from netbench.importers.nccl import NcclTests
 from netbench.importers.osu import Osu
@@ -36,6 +37,12 @@ def import_file(
     Raises RecordError, naming the line, when the file is not what it claims to be, and UsageError when the user has to
     say more about it. Nothing is written before all of it has been read.
     """
+    for option, word in (("--name", name), ("--backend", given.backend)):
+        if word is not None:
+            try:
+                file_name(word)
+            except ValueError as error:
+                raise UsageError(f"{option}: {error}") from None
     content = _content(path)
     try:
         text = content.decode("utf-8-sig")
@@ -68,7 +75,7 @@ def import_file(
         source=Source(
             tool=chosen.name,
             version=findings.version,
-            place=path.name,
+            place=printable(path.name),
             time=findings.time,
             sha256=hashlib.sha256(content).hexdigest(),
             hosts=findings.hosts,

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -27,19 +27,6 @@ SLOW = [
     *("sweep", "--modes", "allreduce", "--backends", "gloo", "--streams", "1", "--world-sizes", "2", "--rounds", "1"),
     *("--iterations", "4", "--warmup", "1", "--pause", "100ms", "--sizes", "4KiB:128KiB:x2"),
 ]
-
-
-@pytest.fixture
-def netbench() -> Iterator[Callable[..., Program]]:
-    begun: list[Program] = []
-
-    def start(*typed: str, **environment: str) -> Program:
-        begun.append(Program(*typed, **environment))
-        return begun[-1]
-
-    yield start
-    for program in begun:
-        program.kill()
 
 
 def in_own_mounts(script: str, *typed: str, then: str = "") -> subprocess.CompletedProcess[str]:
