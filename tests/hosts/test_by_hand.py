@@ -294,3 +294,17 @@ def test_loopback_across_hosts_is_refused_with_the_fix(hosts: Callable[[str], Ho
     told = refused(leader, two.netbench(1, "join", place, "--interface", "lo", "--host-name", "far"))
     assert "rank 1 on far (lo 127.0.0.1) is bound to loopback" in told
     assert "give --subnet, or an --interface that far has" in told
+
+
+def test_every_pair_of_hosts_is_measured_by_matrix(hosts: Callable[[str], Hosts], tmp_path: Path) -> None:
+    three = hosts("3x200mbit")
+    place = f"{three[0].address}:29400"
+    options = ["--size", "64KiB", "--budget", "0.05", "--format", "json", "--out", str(tmp_path)]
+    leader = three.netbench(0, "matrix", "--nnodes", "3", "--rdzv-endpoint", place, *options)
+    others = [three.netbench(number, "join", place, "--host-name", f"far{number}") for number in (1, 2)]
+    assert leader.end() == Exit.DONE, leader.err
+    assert [other.end() for other in others] == [Exit.DONE, Exit.DONE]
+    rows = json.loads(leader.out)
+    named = {frozenset((row["host_a"], row["host_b"])) for row in rows}
+    assert len(named) == 3
+    assert frozenset(("far1", "far2")) in named
