@@ -1,6 +1,6 @@
 # make demo   from nothing to plots: environment, smoke sweep on localhost, figures
 # make test   from nothing to green tests
-# make soak   what takes too long for every commit: the rest of the fault matrix, 64 ranks, and 500 kill -9 in an hour
+# make soak   what takes too long for every commit: the rest of the fault matrix, 64 ranks, and up to 500 kill -9 in an hour
 # make lint   style and types        make wheel   what would be published        make clean
 # make figures   the documentation's figures, from the runs in results/reference
 
