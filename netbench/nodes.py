@@ -35,7 +35,7 @@ _BROKEN_S = 5.0
 #: A joined node has ended its ranks within this time of being asked to, seconds.
 _END_LIMIT_S = 5.0
 
-#: A joined node says so soon what its processes do, seconds.
+#: A joined node says so soon what its processes do, and is not asked again sooner, seconds.
 _LOOK_LIMIT_S = 2.0
 
 #: A handshake that takes longer is no netbench's, seconds.
@@ -170,6 +170,7 @@ class JoinedNode(Node):
         self._ended: int | None = 0
         self._loss: str | None = None
         self._processes: list[Process] | None = None
+        self._looked_at = -_LOOK_LIMIT_S
 
     @property
     def loss(self) -> str | None:
@@ -192,7 +193,10 @@ class JoinedNode(Node):
             self._hear(left)
 
     def processes(self) -> list[Process]:
-        self._processes = None
+        # Asked again and again while a launch is in doubt.
+        if time.monotonic() - self._looked_at < _LOOK_LIMIT_S:
+            return self._processes or []
+        self._looked_at, self._processes = time.monotonic(), None
         self._tell(look=True)
         deadline = time.monotonic() + _LOOK_LIMIT_S
         while self._processes is None and self._loss is None and (left := deadline - time.monotonic()) > 0:
