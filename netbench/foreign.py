@@ -56,7 +56,9 @@ def parse_json(text: str | bytes) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     _check_depth(value)
-    return _printable(value) if _PERHAPS_UNSEEN.search(text) else value
+    # Nearly every document shows at once that it needs no more than this.
+    plain = text.isascii() and "\\" not in text and "\x7f" not in text
+    return value if plain or not _PERHAPS_UNSEEN.search(text) else _printable(value)
 
 
 def _refuse(constant: str) -> None:

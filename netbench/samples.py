@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 #: What can be wrong with the content of a file, beside what pyarrow says of it.
 _FAULTS = (OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError)
 
-#: Times on a clock of nanoseconds, and whatever is counted; sums of two do not reach the end of int64.
+#: The least of what is reckoned with; of the rest only means are taken. The sum of two does not reach the end of int64.
+_LEAST = {"rank": 0, "duration_ns": 1, "start_ns": -(2**61)}
 _MOST = 2**61
 
 
@@ -100,10 +101,9 @@ def check_integers(table: pyarrow.Table, integers: Collection[str]) -> None:
         column = table[name]
         if column.type != pa.int64() or column.null_count:
             raise ValueError(f"column {name} holds {column.type}{' and nulls' if column.null_count else ''}, not int64")
-        least = 1 if name == "duration_ns" else -_MOST if name == "start_ns" else 0
-        if len(column):
+        if name in _LEAST and len(column):
             numbers = column.to_numpy()
-            if numbers.min() < least or numbers.max() > _MOST:
+            if numbers.min() < _LEAST[name] or numbers.max() > _MOST:
                 raise ValueError(f"column {name} holds numbers that it cannot have")
 
 
