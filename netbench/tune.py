@@ -15,7 +15,17 @@ import numpy as np
 from netbench.errors import UsageError
 from netbench.model import Case
 from netbench.statistics import Estimate, estimate
-from netbench.tuning import SCHEDULES, WORTHWHILE, Choice, Measurement, TuningTable, build_table, fastest
+from netbench.tuning import (
+    MOST_CHUNKS,
+    MOST_STREAMS,
+    SCHEDULES,
+    WORTHWHILE,
+    Choice,
+    Measurement,
+    TuningTable,
+    build_table,
+    fastest,
+)
 from netbench.units import about_bytes
 
 if TYPE_CHECKING:
@@ -53,7 +63,9 @@ def measurements(run: Run) -> Iterator[Measurement]:
     table = run.summaries()
     durations: dict[tuple[str, int, int, Choice], list[int]] = {}
     for case_id in table.loc[table["status"] == "ok", "case_id"]:
-        case = cases[case_id]
+        case = cases.get(case_id)
+        if case is None:  # samples without a place in the manifest, which somebody else has put there
+            continue
         if case.mode in SCHEDULES and case.is_usual and case.world_size > 1 and (choice := _choice(run, case)):
             key = (case.mode, case.world_size, case.tensor_bytes, choice)
             durations.setdefault(key, []).extend(int(time) for time in run.times(case_id))
@@ -63,10 +75,13 @@ def measurements(run: Run) -> Iterator[Measurement]:
 
 def _choice(run: Run, case: Case) -> Choice | None:
     facts = run.facts(case.id)
+    streams, schedule = facts.get("parts"), facts.get("schedule")
+    if not streams or streams > MOST_STREAMS:
+        return None
     if case.backend in ("gloo", "split_gloo"):
-        return Choice("gloo", facts["parts"])
-    if case.backend == "parallel_gloo" and facts.get("schedule"):
-        return Choice(facts["schedule"], facts["parts"], facts.get("schedule_chunks") or 1)
+        return Choice("gloo", streams)
+    if case.backend == "parallel_gloo" and schedule in SCHEDULES[case.mode]:
+        return Choice(schedule, streams, min(MOST_CHUNKS, facts.get("schedule_chunks") or 1))
     return None
 
 

@@ -34,6 +34,9 @@ SCHEDULES: Mapping[str, tuple[str, ...]] = {
 
 KIB, MIB = 1024, 1024**2
 
+#: What a table may ask for.
+MOST_STREAMS, MOST_CHUNKS = 512, 4096
+
 
 class Choice(NamedTuple):
     """How one message is sent: by which schedule, on how many streams, and in how many pieces per block.
@@ -129,8 +132,8 @@ class Rule(BaseModel):
 
     up_to_bytes: int | None = Field(ge=0)
     schedule: str
-    streams: int = Field(ge=1, le=512)
-    chunks: int = Field(1, ge=1, le=4096)
+    streams: int = Field(ge=1, le=MOST_STREAMS)
+    chunks: int = Field(1, ge=1, le=MOST_CHUNKS)
 
 
 class Tuned(BaseModel):

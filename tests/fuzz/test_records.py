@@ -17,7 +17,7 @@ import pytest
 from fuzzing import EVIL, damaged, ends_well, examples, mutated, place, values
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic import make_case, make_run
+from synthetic import constant, make_case, make_run, write_case
 
 from netbench.errors import Exit
 from netbench.facts import seal
@@ -257,6 +257,37 @@ def test_quotes(good: Path) -> None:
             read(command, good, outer)
 
     fuzz()
+
+
+def test_samples_that_the_manifest_does_not_name_hide_nothing(good: Path) -> None:
+    for command in QUICK:
+        with place() as outer:
+            folder = copied(good, outer)
+            document = manifests(good)
+            del document["cases"][:2]
+            folder.manifest.write_text(json.dumps(document))
+            code, _, err = read(command, good, outer)
+            assert code != Exit.RECORD, err
+
+
+@pytest.mark.parametrize("schedule", ["ring", "../../x", "", "direct"])
+def test_a_choice_that_nobody_can_make_is_no_choice(schedule: str, good: Path) -> None:
+    chosen = CASES[10]
+    for parts, chunks in ((4, 1), (2**20, 2**20), (None, None)):
+        with place() as outer:
+            folder = copied(good, outer)
+            plain = make_case("allreduce", tensor_bytes=chosen.tensor_bytes)
+            document = manifests(good)
+            document["cases"].append(asdict(plain))
+            folder.manifest.write_text(json.dumps(document))
+            write_case(folder, "good", plain, constant(10**9))
+            table = pq.read_table(folder.sample_file(chosen.id))
+            facts = json.loads(table.schema.metadata[b"netbench.facts"])
+            facts |= {"schedule": schedule, "parts": parts, "schedule_chunks": chunks}
+            metadata = dict(table.schema.metadata) | {b"netbench.facts": json.dumps(facts).encode()}
+            rewrite(folder.sample_file(chosen.id), table, metadata)
+            code, _, err = read("tune", good, outer)
+            assert code == Exit.DONE, err
 
 
 @pytest.mark.parametrize("text", EVIL)
