@@ -66,6 +66,8 @@ class Round:
             time.sleep(0.01)
         if victim is None:
             self.await_end(program)
+            if program.returncode != 0:
+                self.problems.append(f"not killed, it ended with {program.returncode}")
             return None
         before = self.finished()
         with_one = {path: path.stat().st_mtime_ns for path in before}
