@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from netbench.errors import RecordError
 from netbench.facts import read_case, read_facts, seal
-from netbench.foreign import read_bytes
+from netbench.foreign import printable, read_bytes
 from netbench.model import Case
 from netbench.record import MEASURED, SCHEMA_VERSION, RunFolder, cannot_be_written
 
@@ -48,7 +48,7 @@ def open_file(path: Path) -> Any:
         file = pq.ParquetFile(pa.py_buffer(content), page_checksum_verification=True)
         version = int((file.metadata.metadata or {}).get(b"netbench.schema_version", 0))
     except (pa.ArrowException, *_FAULTS) as error:
-        raise RecordError(f"{path}: is damaged: {_line(error)}") from None
+        raise RecordError(f"{path}: is damaged: {one_line(error)}") from None
     if version > SCHEMA_VERSION:
         raise RecordError(
             f"{path}: is of schema version {version}; this netbench reads up to {SCHEMA_VERSION}: upgrade it"
@@ -82,7 +82,7 @@ def read_samples(path: Path, run_id: str | None = None, columns: Collection[str]
             encoded = table["phase"].cast(pa.string()).dictionary_encode().cast(words)
             table = table.set_column(table.column_names.index("phase"), "phase", encoded)
     except (pa.ArrowException, *_FAULTS) as error:
-        raise RecordError(f"{path}: is damaged: {_line(error)}") from None
+        raise RecordError(f"{path}: is damaged: {one_line(error)}") from None
     written_by = metadata.get(b"netbench.run_id", b"").decode(errors="replace")
     if case.id != path.stem:
         raise RecordError(f"{path}: holds the samples of another case, {case.id}")
@@ -118,7 +118,7 @@ def visits_done(folder: RunFolder, case: Case) -> int:
     try:
         return int(read_facts(file.metadata.metadata[b"netbench.facts"])["visits"])
     except (pa.ArrowException, *_FAULTS) as error:
-        raise RecordError(f"{path}: is damaged: {_line(error)}; delete it, and the case begins anew") from None
+        raise RecordError(f"{path}: is damaged: {one_line(error)}; delete it, and the case begins anew") from None
 
 
 def read_partial(folder: RunFolder, case: Case) -> tuple[list[tuple[int, numpy.ndarray]], dict[str, Any]] | None:
@@ -161,9 +161,11 @@ def set_aside(path: Path) -> Path:
     return aside
 
 
-def _line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """What is wrong with a file's content, fit to be shown."""
     if isinstance(error, KeyError):
         return f"it has no {error.args[0]!s}"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return " ".join(str(error).split())[:300]
+    # pyarrow quotes bytes of the file as they are.
+    return printable(" ".join(str(error).split())[:300])

@@ -28,7 +28,7 @@ from netbench.model import Case
 from netbench.modes import participants
 from netbench.quotes import Quote, read_quotes
 from netbench.record import MEASURED, TIMELINE, Manifest, RunFolder
-from netbench.samples import check_integers, open_file, read_samples
+from netbench.samples import check_integers, one_line, open_file, read_samples
 from netbench.statistics import Nanoseconds, Statistics, describe
 
 _CASE_COLUMNS = tuple(field.name for field in fields(Case))
@@ -207,7 +207,7 @@ class Run:
             read = file.read(names).replace_schema_metadata()
             check_integers(read, names)
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-            raise RecordError(f"{path}: is damaged: {error}") from None
+            raise RecordError(f"{path}: is damaged: {one_line(error)}") from None
         table: pd.DataFrame = read.to_pandas()
         return table
 

@@ -21,9 +21,11 @@ from synthetic import constant, make_case, make_run, write_case
 
 from netbench.errors import Exit
 from netbench.facts import seal
+from netbench.foreign import printable
 from netbench.lab.spec import LabSpec
 from netbench.quotes import Quote, write_quotes
 from netbench.record import LabFacts, Manifest, RunFolder, Source, timeline_table, write_timeline
+from netbench.summary import load_run
 
 CASES = [
     *(make_case(mode, "gloo", 1, 2, 4096 * 8**step) for mode in ("all_gather", "exchange") for step in range(4)),
@@ -232,6 +234,19 @@ def test_parquet_of_any_bytes(which: str, good: Path) -> None:
             read(command, good, outer)
 
     fuzz()
+
+
+def test_what_is_wrong_with_a_file_is_told_in_letters(good: Path) -> None:
+    """pyarrow's own words hold bytes of the file as they are."""
+    sample, told = good / "samples" / f"{CASES[0].id}.parquet", set()
+    content = sample.read_bytes()
+    for start in range(4, len(content) // 2, 41):
+        with place() as outer:
+            folder = copied(good, outer)
+            folder.sample_file(CASES[0].id).write_bytes(content[:start] + b"\x0e\x1b\x07" + content[start + 3 :])
+            told |= set(load_run(folder.path).damaged.values())
+    assert len(told) > 3
+    assert all(printable(text) == text for text in told)
 
 
 def quoted(path: Path) -> RunFolder:
