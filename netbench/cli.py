@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -183,9 +184,9 @@ def sweep(
         if node_rank:
             raise UsageError("--resume: node 0 has the run; start the others with netbench join")
         given_too = [*options, *(["CONFIG.toml"] if config else []), *(["only"] if only else [])]
-        if given_too:
-            raise UsageError(f"--resume: takes everything from the run itself; leave out {', '.join(given_too)}")
-        _resume(resume, dry_run)
+        if left_out := [key for key in given_too if key not in _GIVEN_AGAIN]:
+            raise UsageError(f"--resume: takes everything from the run itself; leave out {', '.join(left_out)}")
+        _resume(resume, dry_run, options)
         return
     settings = configuration.resolve(configuration.preset(config) if config else _default(), options)
     if node_rank is None and (settings.nnodes or 1) > 1 and settings.launcher == "local":
@@ -274,11 +275,25 @@ def _default() -> Path | None:
     return configuration.presets().get("default")
 
 
-def _resume(path: Path, dry_run: bool) -> None:
+#: What makes other hosts run a command is not taken from a record, which may be a stranger's, but given again.
+_GIVEN_AGAIN = ("hosts", "remote_python")
+
+
+def _resume(path: Path, dry_run: bool, options: dict[str, Any]) -> None:
     from netbench.samples import damaged
     from netbench.sweep import mend, resumed_run
 
     folder, manifest = resumed_run(path)
+    again = configuration.resolve(None, options).model_dump(include={*_GIVEN_AGAIN})
+    for key, given in again.items():
+        option, recorded = f"--{key.replace('_', '-')}", manifest.config.get(key)
+        if given != recorded:
+            told = ",".join(recorded) if isinstance(recorded, list) else recorded
+            made = f"with {option} {told}" if recorded else f"without {option}"
+            raise UsageError(
+                f"--resume: the run was made {made}, and only goes on so if the command says the same: a record alone "
+                "does not start programs on other hosts"
+            )
     if dry_run:
         unsound = {path for path in damaged(folder, manifest.run_id) if path.parent == folder.samples}
         finished = folder.finished() - {path.stem for path in unsound}
@@ -334,7 +349,13 @@ def _raise_end(folder: RunFolder, ended: NetbenchError | None) -> None:
 
 
 def _resume_command(folder: RunFolder) -> str:
-    return f"netbench sweep --resume {shlex.quote(str(folder.path))}"
+    more: list[str] = []
+    with suppress(NetbenchError):  # without its manifest nothing goes on anyway
+        config = folder.read_manifest().config
+        for key in _GIVEN_AGAIN:
+            if value := config.get(key):
+                more += [f"--{key.replace('_', '-')}", ",".join(value) if isinstance(value, list) else str(value)]
+    return shlex.join(["netbench", "sweep", "--resume", str(folder.path), *more])
 
 
 def _print_end(folder: RunFolder) -> None:

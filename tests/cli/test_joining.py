@@ -7,8 +7,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
+from synthetic import make_case, make_run
 
 import netbench
 from netbench.__main__ import run
@@ -304,3 +306,20 @@ def test_a_task_of_a_scheduler_knows_which_node_it_is(
     typed = ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{port}", "--join-timeout", "0.3"]
     assert run(["sweep", *typed]) == Exit.LAUNCH
     assert f"nobody leads a sweep at 127.0.0.1 port {port}" in capsys.readouterr().err
+
+
+def test_a_record_alone_does_not_start_programs_on_other_hosts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = make_case()
+    folder = make_run(tmp_path / "run", [], unmeasured=[case], status="interrupted")
+    manifest = folder.read_manifest()
+    config = SweepConfig(launcher="ssh", hosts=["alpha", "beta"], remote_python="/tmp/not-yours")
+    manifest.config = config.model_dump()
+    folder.write_manifest(manifest)
+    for options in ([], ["--hosts", "alpha,beta"], ["--hosts", "alpha", "--remote-python", "/tmp/not-yours"]):
+        assert run(["sweep", "--resume", str(folder.path), *options]) == Exit.USAGE
+        assert "a record alone does not start programs on other hosts" in capsys.readouterr().err
+    again = ["--hosts", "alpha,beta", "--remote-python", "/tmp/not-yours"]
+    assert run(["sweep", "--resume", str(folder.path), *again, "--dry-run"]) == Exit.DONE
+    assert case.id in capsys.readouterr().out
