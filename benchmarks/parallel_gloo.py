@@ -151,8 +151,8 @@ def rank_main(job: dict[str, Any], rank: int) -> None:
             rounds = max(job["rounds"], min(300, int(job["seconds"] / spent)))
             durations: dict[str, list[int]] = {contender: [] for contender in runs}
             for index in range(rounds):
-                # In turn, each contender would always follow the same one, whose threads are still on the CPUs; that made
-                # equal groups look up to seven times as slow. The order is random, and the same on all ranks.
+                # In turn, each contender would always follow the same one, whose threads are still on the CPUs; that
+                # made equal groups look up to seven times as slow. Random, and the same on all ranks.
                 for contender in random.Random(index).sample(list(runs), len(runs)):
                     durations[contender].append(timed(*runs[contender]))
             slowest = torch.tensor(list(durations.values()), dtype=torch.float64)

@@ -452,7 +452,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
 
     def send(self, tensors: Sequence[Tensor] | Tensor, dst: int, tag: int = 0) -> Any:
         """To rank ``dst``, whose receive has the same tag and size; its Work ends when the bytes are handed over."""
-        tensor = tensors[0] if type(tensors) is list else the_one(tensors)  # an isinstance of Tensor takes twice as long
+        tensor = tensors[0] if type(tensors) is list else the_one(tensors)  # isinstance of a Tensor is slow
         if tensor.nbytes < self._plain_below["send_recv"] and 0 <= tag < RESERVED_TAGS and tensor.is_contiguous():
             self.last_choice = _PLAIN
             return self._streams[0].send([tensor], dst, tag)
@@ -461,7 +461,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
 
     def recv(self, tensors: Sequence[Tensor] | Tensor, src: int, tag: int = 0) -> Any:
         """From rank ``src``, into a tensor of the size that is sent."""
-        tensor = tensors[0] if type(tensors) is list else the_one(tensors)  # an isinstance of Tensor takes twice as long
+        tensor = tensors[0] if type(tensors) is list else the_one(tensors)  # isinstance of a Tensor is slow
         if tensor.nbytes < self._plain_below["send_recv"] and 0 <= tag < RESERVED_TAGS and tensor.is_contiguous():
             self.last_choice = _PLAIN
             return self._streams[0].recv([tensor], src, tag)

@@ -81,7 +81,7 @@ class BuiltIn:
                 return choice._replace(streams=min(self.large_streams, self.streams))
             if operation == "allreduce" and world_size == 2:
                 # Each stream has a thread that adds, which is worth having where copying is the limit.
-                return choice._replace(streams=max(1, min(4, self.streams, tensor_bytes // (4 * MIB))))
+                return choice._replace(streams=max(1, min(4, self.streams, tensor_bytes // (8 * MIB))))
             return choice
         return _widened(choice, operation, tensor_bytes, world_size, self.streams, self.MIN_PART_BYTES)
 
