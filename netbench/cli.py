@@ -477,6 +477,13 @@ def _read(option: str, reader: Callable[[str], Value], text: str) -> Value:
         raise UsageError(f"{option}: {error}") from None
 
 
+def _refuse_with_run(path: Path, options: Iterable[str], dry_run: bool = False) -> None:
+    """Raises UsageError when a command that is given a run is also told how to measure one."""
+    given_too = [f"--{key.replace('_', '-')}" for key in options] + ["--dry-run"] * dry_run
+    if given_too:
+        raise UsageError(f"{path}: names a run that is there already; leave out {', '.join(given_too)}")
+
+
 @app.command()
 def explain(
     path: Annotated[
@@ -516,9 +523,8 @@ def explain(
         if isinstance(ended, Stopped) or (ended is not None and not folder.finished()):
             _raise_end(folder, ended)
         path = folder.path
-    elif options or dry_run:
-        given_too = ", ".join(f"--{key}" for key in options) or "--dry-run"
-        raise UsageError(f"{path}: names a run that is there already; leave out {given_too}")
+    else:
+        _refuse_with_run(path, options, dry_run)
     from netbench.explain.report import explain, write_report, write_verdicts
 
     explanation = explain(_run_at(path))
@@ -569,9 +575,8 @@ def tune(
         if ended is not None:
             _raise_end(folder, ended)
         path = folder.path
-    elif options:
-        given_too = ", ".join(f"--{key.replace('_', '-')}" for key in options)
-        raise UsageError(f"{path}: names a run that is there already; leave out {given_too}")
+    else:
+        _refuse_with_run(path, options)
     from netbench import tune as tuner
     from netbench.tuning import write_table
 
@@ -654,9 +659,8 @@ def matrix(
         if isinstance(ended, Stopped) or (ended is not None and not folder.finished()):
             _raise_end(folder, ended)
         path = folder.path
-    elif options or dry_run:
-        given_too = ", ".join(f"--{key.replace('_', '-')}" for key in options) or "--dry-run"
-        raise UsageError(f"{path}: names a run that is there already; leave out {given_too}")
+    else:
+        _refuse_with_run(path, options, dry_run)
     from netbench.figures import write_plots
     from netbench.matrix import matrices, write_matrices
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import socket
 import subprocess
 import time
@@ -22,9 +21,9 @@ from netbench.errors import Exit, LaunchError, NetbenchError
 from netbench.interfaces import Choice, choose
 from netbench.job import Job
 from netbench.lab import Lab
-from netbench.launch import LAUNCHERS, Launcher, Starter, join_command
+from netbench.launch import LAUNCHERS, Launcher, Starter, join_command, ranks_per_node
 from netbench.nodes import JoinedNode, LocalNode, Node, Reception, Seat, UnderWay, Welcome
-from netbench.processes import die_with_parent, end
+from netbench.processes import end, start
 from netbench.record import RunFolder
 
 #: Once they know that the sweep has ended, those who started hosts have this long to follow, seconds.
@@ -121,7 +120,7 @@ class Crew:
 
     def ranks_per_node(self, world_size: int) -> int:
         """How many ranks each node has in a launch whose largest case has ``world_size``."""
-        return self._config.nproc_per_node or (world_size if self._count == 1 else 1)
+        return ranks_per_node(self._config, self._count, world_size)
 
     def _offer(self, rank: int) -> Welcome:
         return Welcome(node_rank=rank, interface=self._config.interface, subnet=self._config.subnet)
@@ -129,21 +128,7 @@ class Crew:
     def _start(self, missing: set[int]) -> None:
         for index, (starter, process) in enumerate(self._starters):
             if starter.ranks & missing and (process is None or process.poll() is not None):
-                self._starters[index] = starter, self._run(starter)
-
-    def _run(self, starter: Starter) -> subprocess.Popen[bytes]:
-        try:
-            with self._folder.nodes_log.open("ab") as log:
-                return subprocess.Popen(
-                    starter.command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    preexec_fn=_end_with_us,
-                )
-        except OSError as error:
-            raise LaunchError(f"{starter.command[0]}: cannot be started: {error.strerror}") from None
+                self._starters[index] = starter, start(starter.command, self._folder.nodes_log)
 
     def _vain(self, absent: set[int]) -> str | None:
         for starter, process in self._starters:
@@ -171,7 +156,6 @@ def launch_commands(config: SweepConfig, world_size: int) -> list[str]:
         chosen = choose(config.interface, config.subnet, launcher.peer(config), os.environ)
     place, port = launcher.meeting(config, chosen) if count > 1 else ("", 0)
     address = chosen.address if launcher.leads_and_works(config) else "NODE0"
-    each = config.nproc_per_node or (world_size if count == 1 else 1)
     starters = launcher.starters(config, f"{place}:{port or 'PORT'}")
     lines = [shlex.join(starter.command) for starter in starters]
     by_hand = set(range(int(launcher.leads_and_works(config)), count)).difference(*(one.ranks for one in starters))
@@ -189,7 +173,7 @@ def launch_commands(config: SweepConfig, world_size: int) -> list[str]:
             timeout_s=0,
             nodes=count,
             node_rank=rank,
-            ranks_per_node=each,
+            ranks_per_node=ranks_per_node(config, count, world_size),
         )
         meeting = f"{address}:{0 if count == 1 else 'STORE'}"
         lines.append(f"node {rank}: {shlex.join(torchrun.command(job, meeting))}")
@@ -206,7 +190,3 @@ def seated(job: Job, nodes: Sequence[Node]) -> list[Job]:
         where = {"interface": seat.interface, "address": seat.address, "host": name}
         jobs.append(job.model_copy(update={"nodes": len(nodes), "node_rank": node.rank, **where}))
     return jobs
-
-
-def _end_with_us() -> None:
-    die_with_parent(signal.SIGTERM)

@@ -67,6 +67,11 @@ def _launcher(cls: type[Launcher]) -> type[Launcher]:
     return cls
 
 
+def ranks_per_node(config: SweepConfig, nodes: int, world_size: int) -> int:
+    """How many ranks each of ``nodes`` hosts has where ``world_size`` are wanted: one host as many as it takes."""
+    return config.nproc_per_node or (world_size if nodes == 1 else 1)
+
+
 def join_command(config: SweepConfig, endpoint: str, *more: str) -> list[str]:
     return [config.remote_python or sys.executable, "-m", "netbench", "join", endpoint, *more]
 

@@ -239,8 +239,10 @@ class JoinedNode(Node):
     def _keep(self, message: dict[str, Any]) -> None:
         """Puts what the node knows of its ranks' end where that of this host's is."""
         assert self._job is not None
+        if self.rank == 0:
+            return  # it has written into this very folder, and more than the end that it sends
         folder, launch = RunFolder(self._job.run_folder), self._job.launch
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
             folder.log(launch, self.rank).write_text(str(message.get("log", "")), encoding="utf-8")
             for report in message.get("reports", []):
                 folder.rank_error(launch, int(report["rank"])).write_text(json.dumps(report), encoding="utf-8")

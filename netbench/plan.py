@@ -13,7 +13,7 @@ from netbench.backends import BACKENDS
 from netbench.config import SweepConfig
 from netbench.errors import UsageError, did_you_mean
 from netbench.lab.spec import LabSpec
-from netbench.launch import LAUNCHERS
+from netbench.launch import LAUNCHERS, ranks_per_node
 from netbench.model import AUTO, DTYPES, EXACT_RANKS, Case, Point, Skip, whole_elements
 from netbench.modes import MODES, sized
 from netbench.units import format_bytes
@@ -152,7 +152,7 @@ def _pairwise() -> list[str]:
 
 def _crowded(point: Point, config: SweepConfig, nodes: int) -> str | None:
     """Why the hosts have no rank for all of a point's; one host has as many as it takes, unless told otherwise."""
-    each = config.nproc_per_node or (point.world_size if nodes == 1 else 1)
+    each = ranks_per_node(config, nodes, point.world_size)
     if point.world_size <= nodes * each:
         return None
     return f"{nodes} hosts with {each} ranks each have no {point.world_size} ranks; see --nproc-per-node"

@@ -8,8 +8,13 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 import psutil
+
+from netbench.errors import LaunchError, StorageError
 
 _PR_SET_PDEATHSIG = 1
 
@@ -28,6 +33,30 @@ def die_with_parent(signal_number: signal.Signals, parent: int | None = None) ->
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if parent is not None and os.getppid() != parent:
         os.kill(os.getpid(), signal_number)
+
+
+def start(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Starts a program that ends with this one, however this one does; its output is added to ``log``.
+
+    Raises LaunchError when it cannot be run, StorageError when the log cannot be written.
+    """
+    try:
+        output = log.open("ab")
+    except OSError as error:
+        raise StorageError(f"{log}: cannot be written: {error.strerror}") from None
+    with output:
+        try:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches us alone, and we end them in order
+                preexec_fn=partial(die_with_parent, signal.SIGTERM, os.getpid()),
+            )
+        except OSError as error:
+            raise LaunchError(f"{command[0]}: cannot be started: {error.strerror}") from None
 
 
 def end(process: subprocess.Popen[bytes], grace_s: float = 2.0) -> None:

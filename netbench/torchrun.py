@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from functools import partial
 
-from netbench.errors import LaunchError
+from netbench import processes
 from netbench.job import Job
 from netbench.model import MALLOCS
-from netbench.processes import die_with_parent
 from netbench.record import RunFolder, write_atomically
 
 
@@ -33,22 +30,10 @@ def command(job: Job, endpoint: str) -> list[str]:
 def start(job: Job, typed: Sequence[str]) -> subprocess.Popen[bytes]:
     """Puts the job where the command says it is, and starts the ranks with their output in the launch's log.
 
-    Raises LaunchError when the program cannot be run, StorageError on a full disk.
+    Raises LaunchError when the program cannot be run, StorageError where job or log cannot be written.
     """
     folder = RunFolder(job.run_folder)
     write_atomically(folder.job(job.launch), job.model_dump_json(indent=1).encode())
     # torchrun would set this to 1 on its own; said here, it is recorded like any other choice.
     environment = {"OMP_NUM_THREADS": "1", **os.environ, **MALLOCS[job.malloc]}
-    try:
-        with folder.log(job.launch, job.node_rank).open("ab") as log:
-            return subprocess.Popen(
-                typed,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,  # Ctrl-C reaches us alone, and we end them in order
-                preexec_fn=partial(die_with_parent, signal.SIGTERM, os.getpid()),
-            )
-    except OSError as error:
-        raise LaunchError(f"{typed[0]}: cannot be started: {error.strerror}") from None
+    return processes.start(typed, folder.log(job.launch, job.node_rank), environment)

@@ -41,6 +41,7 @@ def test_a_recorded_run_is_explained_where_it_is(tmp_path: Path, capsys: pytest.
     [
         (["--size", "3MB"], "names a run that is there already; leave out --size"),
         (["--dry-run"], "leave out --dry-run"),
+        (["--rdzv-endpoint", "h:1", "--dry-run"], "leave out --rdzv-endpoint, --dry-run"),
     ],
 )
 def test_a_run_is_explained_as_it_was_measured(

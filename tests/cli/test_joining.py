@@ -16,6 +16,7 @@ import netbench
 from netbench.__main__ import run
 from netbench.config import SweepConfig
 from netbench.errors import Exit, LaunchError, UsageError
+from netbench.job import Job
 from netbench.join import _NODE_RANKS, node_rank_here
 from netbench.launch import LAUNCHERS, check_alone
 from netbench.line import Gone, Line
@@ -46,6 +47,15 @@ def linger(line: Line) -> None:
     """Stays connected until the other side has had enough."""
     with suppress(Gone):
         line.await_message(10, "an end")
+
+
+def joined(reception: Reception, node_rank: int = 1) -> Line:
+    """A host that has been taken and is ready."""
+    line = connect(reception)
+    line.tell(**hello(node_rank=node_rank))
+    line.await_message(10, "a welcome")
+    line.tell(ready=SEAT.model_dump())
+    return line
 
 
 def meanwhile(action: Callable[[], object]) -> threading.Thread:
@@ -95,11 +105,7 @@ def test_who_is_no_netbench_is_passed_over(said: bytes, reception: Reception) ->
     def come() -> None:
         with socket.create_connection((reception.address, reception.port), 5) as stranger:
             stranger.sendall(said)
-        line = connect(reception)
-        line.tell(**hello())
-        line.await_message(10, "a welcome")
-        line.tell(ready=SEAT.model_dump())
-        linger(line)
+        linger(joined(reception))
 
     meanwhile(come)
     [node] = gather(reception, {1})
@@ -128,11 +134,7 @@ def test_a_number_that_is_taken_is_refused_and_the_right_one_still_comes(recepti
         wrong = connect(reception)
         wrong.tell(**hello(node_rank=0))
         heard.append(wrong.await_message(10, "an answer"))
-        right = connect(reception)
-        right.tell(**hello())
-        right.await_message(10, "a welcome")
-        right.tell(ready=SEAT.model_dump())
-        linger(right)
+        linger(joined(reception))
 
     meanwhile(join)
     [node] = gather(reception, {1})
@@ -323,3 +325,26 @@ def test_a_record_alone_does_not_start_programs_on_other_hosts(
     again = ["--hosts", "alpha,beta", "--remote-python", "/tmp/not-yours"]
     assert run(["sweep", "--resume", str(folder.path), *again, "--dry-run"]) == Exit.DONE
     assert case.id in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_a_host_sends_of_its_ranks_end_never_replaces_node_0s_own_log(
+    rank: int, reception: Reception, tmp_path: Path
+) -> None:
+    folder = make_run(tmp_path / "run", [], unmeasured=[make_case()])
+    folder.log(1).write_text("all of it")
+
+    def take_part() -> None:
+        line = joined(reception, rank)
+        line.await_message(10, "a launch")
+        line.tell(ended=3, log="the end of it", reports=["no report"])
+        linger(line)
+
+    meanwhile(take_part)
+    [node] = gather(reception, {rank})
+    settings = {"iterations": 1, "warmup": 0, "pause_s": 0, "timeout_s": 1}
+    node.start(Job(run_id="run", launch=1, run_folder=folder.path, cases=[make_case()], **settings), "127.0.0.1:1")
+    node._hear(10)
+    assert node.poll() == 3
+    assert folder.log(1).read_text() == "all of it"
+    assert folder.log(1, 1).is_file() == (rank == 1)

@@ -81,18 +81,24 @@ def test_two_hosts_make_one_record_and_listen_at_their_own_addresses_only(
     assert leader.left_behind() == other.left_behind() == []
 
 
+def under_way_on_two(hosts: Callable[[str], Hosts], out: Path) -> tuple[Hosts, Program, Program]:
+    """Two hosts, the leader and the one that has joined, once a case of several is finished."""
+    two = hosts("2x200mbit")
+    place = f"{two[0].address}:29400"
+    leader = two.netbench(0, "sweep", *SLOW, "--nnodes", "2", "--rdzv-endpoint", place, "--out", str(out))
+    other = two.netbench(1, "join", place)
+    leader.wait_until(lambda: len(finished(out)) >= 1, "a finished case")
+    return two, leader, other
+
+
 def two_names(folder: object) -> list[str]:
     return [entry["host"] for entry in folder.read_manifest().environment]  # type: ignore[attr-defined]
 
 
 def test_a_host_that_goes_costs_its_case_and_may_come_back(hosts: Callable[[str], Hosts], tmp_path: Path) -> None:
-    two = hosts("2x200mbit")
-    place = f"{two[0].address}:29400"
-    leader = two.netbench(0, "sweep", *SLOW, "--nnodes", "2", "--rdzv-endpoint", place, "--out", str(tmp_path))
-    other = two.netbench(1, "join", place)
-    leader.wait_until(lambda: len(finished(tmp_path)) >= 1, "a finished case")
+    two, leader, other = under_way_on_two(hosts, tmp_path)
     other.send(signal.SIGKILL)
-    again = two.netbench(1, "join", place)
+    again = two.netbench(1, "join", f"{two[0].address}:29400")
     assert leader.end() == Exit.CASE_FAILED, leader.err
     assert again.end() == Exit.CASE_FAILED, again.err
     folder = only_run(tmp_path)
@@ -105,11 +111,7 @@ def test_a_host_that_goes_costs_its_case_and_may_come_back(hosts: Callable[[str]
 
 
 def test_the_ranks_of_a_joined_host_end_with_the_leader(hosts: Callable[[str], Hosts], tmp_path: Path) -> None:
-    two = hosts("2x200mbit")
-    place = f"{two[0].address}:29400"
-    leader = two.netbench(0, "sweep", *SLOW, "--nnodes", "2", "--rdzv-endpoint", place, "--out", str(tmp_path))
-    other = two.netbench(1, "join", place)
-    leader.wait_until(lambda: len(finished(tmp_path)) >= 1, "a finished case")
+    two, leader, other = under_way_on_two(hosts, tmp_path)
     other.note_started()
     leader.send(signal.SIGKILL)
     assert leader.left_behind() == []
@@ -120,11 +122,7 @@ def test_the_ranks_of_a_joined_host_end_with_the_leader(hosts: Callable[[str], H
 
 
 def test_ctrl_c_on_the_leader_ends_all_hosts_in_order(hosts: Callable[[str], Hosts], tmp_path: Path) -> None:
-    two = hosts("2x200mbit")
-    place = f"{two[0].address}:29400"
-    leader = two.netbench(0, "sweep", *SLOW, "--nnodes", "2", "--rdzv-endpoint", place, "--out", str(tmp_path))
-    other = two.netbench(1, "join", place)
-    leader.wait_until(lambda: len(finished(tmp_path)) >= 1, "a finished case")
+    _, leader, other = under_way_on_two(hosts, tmp_path)
     other.note_started()
     leader.send(signal.SIGINT)
     assert leader.end() == Exit.INTERRUPTED

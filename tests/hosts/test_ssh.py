@@ -95,13 +95,19 @@ def daemons(tmp_path: Path) -> Iterator[Daemons]:
     daemons.end()
 
 
-def test_one_command_starts_netbench_on_all_hosts(
-    hosts: Callable[[str], Hosts], daemons: Daemons, tmp_path: Path
-) -> None:
+def served(hosts: Callable[[str], Hosts], daemons: Daemons) -> Hosts:
+    """Two hosts that ssh reaches as alpha and beta."""
     two = hosts("2x200mbit")
     daemons.start("alpha", two[0])
     daemons.start("beta", two[1])
     daemons.await_all()
+    return two
+
+
+def test_one_command_starts_netbench_on_all_hosts(
+    hosts: Callable[[str], Hosts], daemons: Daemons, tmp_path: Path
+) -> None:
+    two = served(hosts, daemons)
     out = tmp_path / "results"
     options = ["--launcher", "ssh", "--hosts", "alpha,beta", "--out", str(out)]
     leader = two.netbench(0, "sweep", *SMALL, *options, PATH=daemons.path)
@@ -118,10 +124,7 @@ def test_one_command_starts_netbench_on_all_hosts(
 def test_a_host_that_ssh_does_not_let_in_is_named_at_once(
     hosts: Callable[[str], Hosts], daemons: Daemons, tmp_path: Path
 ) -> None:
-    two = hosts("2x200mbit")
-    daemons.start("alpha", two[0])
-    daemons.start("beta", two[1])
-    daemons.await_all()
+    two = served(hosts, daemons)
     (tmp_path / "ssh" / "authorized").write_text("")
     options = ["--launcher", "ssh", "--hosts", "alpha,beta", "--out", str(tmp_path / "results")]
     leader = two.netbench(0, "sweep", *SMALL, *options, PATH=daemons.path)
