@@ -148,7 +148,7 @@ def rank_main(job: dict[str, Any], rank: int) -> None:
             for run, chosen in runs.values():
                 timed(run, chosen)
             spent = agreed(sum(timed(run, chosen) for run, chosen in runs.values()) / 1e9)
-            rounds = max(job["rounds"], min(300, int(job["seconds"] / spent)))
+            rounds = max(job["rounds"], min(3000, int(job["seconds"] / spent)))
             durations: dict[str, list[int]] = {contender: [] for contender in runs}
             for index in range(rounds):
                 # In turn, each contender would always follow the same one, whose threads are still on the CPUs; that

@@ -136,6 +136,12 @@ def connections(setting: Setting) -> SweepConfig:
 
 
 @_experiment
+def directions(setting: Setting) -> SweepConfig:
+    """Receives first, on a connection for each direction: no thread that reads is locked out by one that writes."""
+    return setting.config(modes=["exchange"], backends=["one_way_gloo"])
+
+
+@_experiment
 def memory(setting: Setting) -> SweepConfig:
     """all_gather with malloc as it is, and told to keep what was freed, so that no page is fresh and none faults."""
     return setting.config(

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from netbench.errors import LaunchError
 
-#: What each stream costs: Gloo's I/O thread, its two worker threads, and its descriptors beside one per peer.
-THREADS_PER_STREAM = 3
+#: What each stream costs: Gloo's I/O thread, its two worker threads and, from the first large message on, one that
+#: sends; and its descriptors beside one per peer.
+THREADS_PER_STREAM = 4
 DESCRIPTORS_PER_STREAM = 5
 
 #: How many are opened where the number is chosen for each message.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -24,9 +25,7 @@ from torch import distributed as dist
 from torch._C._distributed_c10d import (
     AllgatherOptions,
     AllreduceOptions,
-    BarrierOptions,
     BroadcastOptions,
-    PrefixStore,
     ReduceOp,
     ReduceOptions,
     ReduceScatterOptions,
@@ -37,7 +36,9 @@ from netbench.limits import check_limits
 from netbench.schedules import (
     Schedule,
     Scratch,
+    Senders,
     Wire,
+    allreduce_by_blocks,
     blocks,
     direct,
     direct_reduce_scatter,
@@ -47,7 +48,7 @@ from netbench.schedules import (
     ring_all_gather,
     ring_peers,
 )
-from netbench.streams import ParallelOptions, connect, open_stream
+from netbench.streams import ParallelOptions, connect, open_streams
 from netbench.tensors import (
     FOLDS,
     Finish,
@@ -79,6 +80,7 @@ _PLAIN = Choice("gloo")
 #: torch's stubs have overloads for each list or tensor; the methods here take either.
 _TorchGroup: Any = dist.ProcessGroup
 _Op: Any = ReduceOp
+_AllreduceOptions: Any = AllreduceOptions
 
 _SUM, _AVG = _Op.SUM, _Op.AVG
 _NOUGHT = timedelta(0)
@@ -108,6 +110,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         self._plain_below = dict.fromkeys(SCHEDULES, 0)
         self._background = Background("netbench-group")
         self._scratch = Scratch()
+        self._senders = Senders(0)
         self._store: Any = None
 
     # Opening and closing
@@ -125,10 +128,8 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         self._store = connect(store, timeout) if isinstance(store, str) else store
         self._rank, self._world_size = rank, world_size
         self._peers = ring_peers(rank, world_size)
-        self._streams = [
-            open_stream(PrefixStore(f"stream{index}", self._store), rank, world_size, self.options)
-            for index in range(count)
-        ]
+        self._streams = open_streams(self._store, rank, world_size, self.options)
+        self._senders = Senders(count)
         self.use(self.own_policy())
 
     def shutdown(self) -> None:
@@ -137,6 +138,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         Operations that are under way must have been waited for.
         """
         self._background.close(timeout_s=5.0)
+        self._senders.close()
         self._streams = []
         self._scratch = Scratch()
         self._store = None
@@ -232,15 +234,23 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         tensor = the_one(tensors)
         if tensor.is_sparse:
             return self._first().allreduce([tensor], opts or AllreduceOptions())
-        if tensor.nbytes < self._plain_below["allreduce"] and opts is None and tensor.is_contiguous():
+        whole = opts is None or (type(opts) is _AllreduceOptions and opts.reduceOp.op != _AVG)
+        if whole and tensor.nbytes < self._plain_below["allreduce"] and tensor.is_contiguous():
             self.last_choice = _PLAIN
-            return self._streams[0].allreduce([tensor])
-        op, timeout, _ = self._asked(opts)
+            return self._streams[0].allreduce([tensor], *_given(opts))
+        op, timeout, sync = self._asked(opts)
+        choice = self._note("allreduce", tensor.nbytes)
+        fold = FOLDS.get(op)
+        if choice.schedule == "simplex" and fold is not None:
+            flat, restore = writable(tensor)
+            wire = self._wire(choice)
+            steps = allreduce_by_blocks(wire, flat, fold, choice.chunks)
+            finish = then(average(op, flat, self._world_size), restore)
+            return self._operation(steps, wire, [tensor], timeout, finish, background=not sync)
 
         def issue(stream: Any, part: Tensor, o: Any) -> Any:
             return stream.allreduce([part], o)
 
-        choice = self._note("allreduce", tensor.nbytes)
         return self._split_in_place(choice, tensor, op, timeout, issue, AllreduceOptions)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
@@ -264,6 +274,10 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
     def broadcast(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None) -> Any:
         """Every rank ends with the root's tensor. ``opts``: BroadcastOptions or the root's rank."""
         tensor = the_one(tensors)
+        whole = opts is None or type(opts) is BroadcastOptions
+        if whole and tensor.nbytes < self._plain_below["broadcast"] and tensor.is_contiguous():
+            self.last_choice = _PLAIN
+            return self._streams[0].broadcast([tensor], *_given(opts))
         root = _root(opts)
         _, timeout, _ = self._asked(opts)
 
@@ -278,17 +292,16 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
         """``output_tensors[0][i]`` becomes rank i's input on every rank; lists as torch has them, or bare."""
         mine = the_one(input_tensors)
-        outputs = output_tensors[0] if isinstance(output_tensors[0], list | tuple) else output_tensors
+        outputs = output_tensors[0] if type(output_tensors[0]) in (list, tuple) else output_tensors
         if len(outputs) != self._world_size:
             raise ValueError(f"all_gather: {len(outputs)} output tensors for {self._world_size} ranks")
-        alike = mine.nbytes < self._plain_below["all_gather"] and mine.is_contiguous()
-        for output in outputs:
-            if output.shape != mine.shape or output.dtype != mine.dtype:
-                check_alike("all_gather", output, mine)
-                alike = False  # as long, but of another shape, which Gloo refuses
-        if alike:
+        if mine.nbytes < self._plain_below["all_gather"] and mine.is_contiguous():
             self.last_choice = _PLAIN
-            return self._streams[0].allgather([outputs], [mine], *_given(opts))
+            # Gloo's own checks cost less than ours; what it does not take has not been sent, and goes the other way.
+            with suppress(RuntimeError):
+                return self._streams[0].allgather([outputs], [mine], *_given(opts))
+        for output in outputs:
+            check_alike("all_gather", output, mine)
         return self._all_gather(outputs, mine, opts, outputs)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
@@ -378,12 +391,14 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         # A rank does not know how many bytes the others pass in, so without even blocks nothing may depend on that.
         choice = self.choose("all_to_all", input.nbytes) if even else Choice("direct")
         whole = choice.schedule == "gloo" and choice.streams == 1 and restore is None and input.is_contiguous()
-        # Gloo's own takes one tensor, which cannot be cut into streams without moving its blocks about.
-        self.last_choice = choice if whole else choice._replace(schedule="direct")
+        if choice.schedule == "gloo" and not whole:
+            # Gloo's own takes one tensor, which cannot be cut into streams without moving its blocks about.
+            choice = choice._replace(schedule="direct")
+        self.last_choice = choice
         _, timeout, _ = self._asked(opts)
         if whole:
             return self._first().alltoall_base(output, input, [], [], *_given(opts))
-        wire = self._wire(choice.streams)
+        wire = self._wire(choice)
         return self._operation(direct(wire, outputs, inputs), wire, [output], timeout, restore)
 
     alltoall_base = all_to_all_single
@@ -395,8 +410,8 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
                 raise ValueError(f"all_to_all: {len(tensors)} {side} tensors for {self._world_size} ranks")
         outputs, restore = all_writable(output_tensors)
         _, timeout, _ = self._asked(opts)
-        self.last_choice = Choice("direct")
-        wire = self._wire(1)
+        self.last_choice = choice = Choice("direct")
+        wire = self._wire(choice)
         steps = direct(wire, outputs, [readable(tensor) for tensor in input_tensors])
         return self._operation(steps, wire, list(output_tensors), timeout, restore)
 
@@ -406,7 +421,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         root = _root(opts)
         _, timeout, _ = self._asked(opts)
         choice = self._note("gather", mine.nbytes)
-        wire = self._wire(choice.streams)
+        wire = self._wire(choice)
         source = readable(mine)
         if self._rank != root:
             return self._operation(messages(wire, [], [(source, root)]), wire, [], timeout)
@@ -427,7 +442,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         _, timeout, _ = self._asked(opts)
         choice = self._note("scatter", output.nbytes)
         flat, restore = writable(output)
-        wire = self._wire(choice.streams)
+        wire = self._wire(choice)
         if self._rank != root:
             return self._operation(messages(wire, [(flat, root)], []), wire, [output], timeout, restore)
         inputs = input_tensors[0]
@@ -441,7 +456,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
 
     def barrier(self, opts: Any = None) -> Any:
         """Ends when every rank has come."""
-        return self._first().barrier(opts if opts is not None else BarrierOptions())
+        return self._first().barrier(*_given(opts))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """As Gloo's: rank 0 names the ranks that did not come in time."""
@@ -452,7 +467,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
 
     def send(self, tensors: Sequence[Tensor] | Tensor, dst: int, tag: int = 0) -> Any:
         """To rank ``dst``, whose receive has the same tag and size; its Work ends when the bytes are handed over."""
-        tensor = tensors[0] if type(tensors) is list else the_one(tensors)  # isinstance of a Tensor is slow
+        tensor = tensors[0] if type(tensors) is list and len(tensors) == 1 else the_one(tensors)
         if tensor.nbytes < self._plain_below["send_recv"] and 0 <= tag < RESERVED_TAGS and tensor.is_contiguous():
             self.last_choice = _PLAIN
             return self._streams[0].send([tensor], dst, tag)
@@ -461,7 +476,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
 
     def recv(self, tensors: Sequence[Tensor] | Tensor, src: int, tag: int = 0) -> Any:
         """From rank ``src``, into a tensor of the size that is sent."""
-        tensor = tensors[0] if type(tensors) is list else the_one(tensors)  # isinstance of a Tensor is slow
+        tensor = tensors[0] if type(tensors) is list and len(tensors) == 1 else the_one(tensors)
         if tensor.nbytes < self._plain_below["send_recv"] and 0 <= tag < RESERVED_TAGS and tensor.is_contiguous():
             self.last_choice = _PLAIN
             return self._streams[0].recv([tensor], src, tag)
@@ -504,18 +519,21 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         self.last_choice = choice = self.choose(operation, tensor_bytes)
         return choice
 
-    def _wire(self, streams: int) -> Wire:
-        self._first()
+    def _wire(self, choice: Choice) -> Wire:
         self._sequence += 1
-        tag = RESERVED_TAGS + self._sequence % _TAGS_IN_FLIGHT
-        return Wire(self._streams[:streams], self._rank, self._world_size, tag, self._peers, self._scratch)
+        return self._tagged(choice, RESERVED_TAGS + self._sequence % _TAGS_IN_FLIGHT)
+
+    def _tagged(self, choice: Choice, tag: int) -> Wire:
+        self._first()
+        return Wire(
+            self._streams[: choice.streams], self._rank, self._world_size, tag, self._peers, self._scratch,
+            self._senders, choice.schedule == "simplex",
+        )  # fmt: skip
 
     def _message_wire(self, tensor: Tensor, tag: int) -> Wire:
-        self._first()
         if not 0 <= tag < RESERVED_TAGS:
             raise ValueError(f"{tag} is not a tag that a message may have; use 0 to {RESERVED_TAGS - 1}")
-        choice = self._note("send_recv", tensor.nbytes)
-        return Wire(self._streams[: choice.streams], self._rank, self._world_size, tag, self._peers, self._scratch)
+        return self._tagged(self._note("send_recv", tensor.nbytes), tag)
 
     def _message(self, steps: Schedule, wire: Wire, tensor: Tensor, finish: Finish = None) -> Operation:
         return Operation(_finished(steps, finish), wire.posted, self.options.timeout, [tensor], self._background.apart)
@@ -595,9 +613,9 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
             return self._split_all_gather(choice, outputs, mine, timeout, results, restore)
         flats, put_back = all_writable(outputs)
         finish = then(put_back, restore)
-        wire = self._wire(choice.streams)
+        wire = self._wire(choice)
         source = readable(mine)
-        if choice.schedule == "direct":
+        if choice.schedule in ("direct", "simplex"):
             return self._operation(direct(wire, flats, [source] * self._world_size), wire, results, timeout, finish)
         steps = ring_all_gather(wire, flats, source, choice.chunks)
         several = self._world_size > 2
@@ -641,7 +659,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
             return self._split_reduce_scatter(choice, flat, inputs, op, timeout, output, restore)
         if fold is None:
             raise ValueError(f"reduce_scatter: {op} is not a reduction that this group has")
-        wire = self._wire(choice.streams if len(sizes) == 1 else 1)
+        wire = self._wire(choice if len(sizes) == 1 else Choice("direct"))
         steps = direct_reduce_scatter(wire, flat, inputs, fold)
         return self._operation(steps, wire, [output], timeout, then(average(op, flat, self._world_size), restore))
 
@@ -675,7 +693,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         return Operation(steps(), posted, timeout, [output], self._background.submit)
 
     #: Bytes with which the network is tried, a small and a large message, and how long each may take about it.
-    _PROBE_BYTES, _LARGE_PROBE_BYTES = 2**20, 2**24
+    _PROBE_BYTES, _LARGE_PROBE_BYTES = 2**20, 2**25
     _PROBE_S = 0.5
 
     #: Where the small message takes longer, the network is too slow to try the large one while a program waits.
@@ -683,7 +701,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
 
     def _try_network(self) -> BuiltIn:
         """Whether passing 1 MiB round the ring takes a quarter less time on all streams than on one; and if not, how
-        many are fastest for 16 MiB there and back, where they take a sixth less than one.
+        many are fastest for 32 MiB there and back, where they take a tenth less than one.
 
         The slowest rank counts, and all ranks get the same answer.
         """
@@ -696,7 +714,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         candidates = [streams for streams in (1, 2, 4) if streams <= most]
         large = self._probe(self._LARGE_PROBE_BYTES, candidates, self._there_and_back)
         best = min(candidates, key=lambda streams: large[streams])
-        return BuiltIn(most, False, best if large[1] > 1.2 * large[best] else 1)
+        return BuiltIn(most, False, fast=True, large_streams=best if large[1] > 1.1 * large[best] else 1)
 
     def _probe(
         self, size: int, candidates: Sequence[int], exchange: Callable[[Wire, Tensor, Tensor], Schedule]
@@ -711,7 +729,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
             for streams in best:
                 self._first().barrier().wait(self.options.timeout)
                 start = time.monotonic()
-                wire = self._wire(streams)
+                wire = self._wire(Choice("direct", streams))
                 used = size if attempt else size // 8  # the first one wakes the connections
                 steps = exchange(wire, mine[:used], theirs[:used])
                 self._operation(steps, wire, [], self.options.timeout).wait()

@@ -12,6 +12,8 @@ Work can be waited for only once. All tensors are contiguous and one-dimensional
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,14 +55,46 @@ class Scratch:
             self._spare.append(memory)
 
 
+class Senders:
+    """Threads that issue the sends of several streams at once; started when they are first needed."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._threads: ThreadPoolExecutor | None = None
+
+    def run(self, sends: Sequence[Callable[[], object]]) -> None:
+        """Returns when all have been issued; raises the first error after that."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._count, "netbench-sender")
+        issued = [self._threads.submit(send) for send in sends]
+        wait(issued)
+        for one in issued:
+            one.result()
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+
+
 class Wire:
     """One operation's messages over the streams of a group, under a tag of its own.
 
     ``posted`` is every Work so far: after a failure, the rest has to be waited for before a tensor may go. ``peers``
     are, for each distance round the ring, the rank to receive from and the rank to send to.
+
+    ``simplex`` gives each stream one direction: even ones carry what goes to higher ranks, odd ones what goes to
+    lower ranks. While a thread writes to one of Gloo's connections it holds a lock without which Gloo's I/O thread
+    cannot read from that connection either; the I/O thread then polls the socket in a busy loop.
     """
 
-    __slots__ = ("peers", "posted", "rank", "scratch", "source", "streams", "tag", "world_size")
+    __slots__ = (
+        "_down", "_up", "peers", "posted", "rank", "scratch", "senders", "source", "streams", "tag", "world_size",
+    )  # fmt: skip
+
+    #: A part of at least so many bytes is sent from a thread of its stream: Gloo writes in the thread that sends, as
+    #: long as the socket takes it, and one thread would fill one socket after the other.
+    APART_BYTES = 4 * 2**20
 
     def __init__(
         self,
@@ -70,36 +104,54 @@ class Wire:
         tag: int,
         peers: Sequence[tuple[int, int]],
         scratch: Scratch,
+        senders: Senders,
+        simplex: bool = False,
     ) -> None:
         self.streams = streams
+        self._up, self._down = (streams[0::2], streams[1::2]) if simplex and len(streams) > 1 else (streams, streams)
         self.rank = rank
         self.world_size = world_size
         self.tag = tag
         self.peers = peers
         self.scratch = scratch
+        self.senders = senders
         self.posted: list[Any] = []
         self.source = -1  # who has sent, where any rank may
 
+    def outgoing(self, peer: int) -> Sequence[Any]:
+        """The streams on which data goes to ``peer``."""
+        return self._up if peer > self.rank else self._down
+
+    def incoming(self, peer: int) -> Sequence[Any]:
+        """The streams on which data comes from ``peer``."""
+        return self._down if peer > self.rank else self._up
+
     def send(self, tensor: Tensor, peer: int, stream: int = 0) -> Any:
         """The whole tensor on one stream."""
-        work = self.streams[stream % len(self.streams)].send([tensor], peer, self.tag)
+        streams = self.outgoing(peer)
+        work = streams[stream % len(streams)].send([tensor], peer, self.tag)
         self.posted.append(work)
         return work
 
     def recv(self, tensor: Tensor, peer: int, stream: int = 0) -> Any:
         """The whole tensor on one stream."""
-        work = self.streams[stream % len(self.streams)].recv([tensor], peer, self.tag)
+        streams = self.incoming(peer)
+        work = streams[stream % len(streams)].recv([tensor], peer, self.tag)
         self.posted.append(work)
         return work
 
     def send_parts(self, tensor: Tensor, peer: int) -> None:
         """A part of the tensor on each stream."""
-        for stream, part in enumerate(parts(tensor, len(self.streams))):
-            self.send(part, peer, stream)
+        pieces = parts(tensor, len(self.outgoing(peer)))
+        if len(pieces) > 1 and pieces[0].nbytes >= self.APART_BYTES:
+            self.senders.run([partial(self.send, piece, peer, stream) for stream, piece in enumerate(pieces)])
+        else:
+            for stream, piece in enumerate(pieces):
+                self.send(piece, peer, stream)
 
     def recv_parts(self, tensor: Tensor, peer: int) -> None:
         """A part of the tensor on each stream."""
-        for stream, part in enumerate(parts(tensor, len(self.streams))):
+        for stream, part in enumerate(parts(tensor, len(self.incoming(peer)))):
             self.recv(part, peer, stream)
 
 
@@ -176,6 +228,30 @@ def direct_reduce_scatter(wire: Wire, output: Tensor, inputs: Sequence[Tensor], 
         output.copy_(inputs[wire.rank])
     yield from wire.posted
     _fold_in_order(output, arrived, wire.rank, fold)
+    wire.scratch.give(memory)
+
+
+def allreduce_by_blocks(wire: Wire, tensor: Tensor, fold: Fold, chunks: int) -> Schedule:
+    """Each rank reduces one block of the tensor and sends it to the others, in pieces: one is reduced while the next
+    ones are on their way.
+
+    All receives are posted first. That is safe for the results too, which come into the places that the contributions
+    leave from: a piece of the result is sent only after the last contribution to it has come.
+    """
+    pieces = [parts(block, chunks) for block in blocks(tensor, wire.world_size)]
+    mine = pieces[wire.rank]
+    *rows, memory = wire.scratch.take(len(wire.peers), blocks(tensor, wire.world_size)[wire.rank])
+    arrived = [[(part, wire.recv(part, source, index)) for index, part in enumerate(parts(row, chunks))]
+               for row, (source, _) in zip(rows, wire.peers, strict=True)]  # fmt: skip
+    results = [wire.recv(part, source, index) for source, _ in wire.peers for index, part in enumerate(pieces[source])]
+    sends = [wire.send(part, target, index) for _, target in wire.peers for index, part in enumerate(pieces[target])]
+    for index, part in enumerate(mine):
+        for contribution, work in (row[index] for row in arrived):
+            yield work
+            fold(part, contribution)
+        sends += [wire.send(part, target, index) for _, target in wire.peers]
+    yield from results
+    yield from sends
     wire.scratch.give(memory)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCPStore
 
 from netbench.errors import UsageError
@@ -82,7 +85,33 @@ def connect(address: str, timeout: timedelta) -> Store:
     return PrefixStore(prefix, store)
 
 
-def open_stream(store: Store, rank: int, world_size: int, options: ParallelOptions) -> Any:
+#: What a connection within a host may hold that the receiver has not taken yet. The kernel's own limit, 4 MiB, is more
+#: than a core's cache, so that every byte would come back from memory; between hosts a path has to be kept full.
+LOCAL_SEND_BUFFER = 256 * 1024
+
+
+def open_streams(store: Store, rank: int, world_size: int, options: ParallelOptions) -> list[Any]:
+    """Gloo groups between the same ranks, as many as the options ask for."""
+    before = connections_within_host()
+    streams = [
+        _open_stream(PrefixStore(f"stream{index}", store), rank, world_size, options) for index in range(options.opened)
+    ]
+    # Gloo has no option for this, but its sockets are ours as well.
+    for descriptor in connections_within_host() - before:
+        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LOCAL_SEND_BUFFER)
+    return streams
+
+
+def connections_within_host() -> set[int]:
+    """The descriptors of this process's TCP connections whose other end has the same address."""
+    with suppress(psutil.Error, OSError):
+        connections = psutil.Process().net_connections("tcp")
+        return {one.fd for one in connections if one.raddr and one.raddr.ip == one.laddr.ip}
+    return set()
+
+
+def _open_stream(store: Store, rank: int, world_size: int, options: ParallelOptions) -> Any:
     gloo = _Gloo._Options()
     interface = options.interface
     if interface is None and (names := os.environ.get("GLOO_SOCKET_IFNAME")):

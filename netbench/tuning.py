@@ -22,10 +22,10 @@ from netbench.record import write_atomically
 #: The schedules of each operation; ``gloo`` is Gloo's own, run on one part of the tensor per stream.
 SCHEDULES: Mapping[str, tuple[str, ...]] = {
     "send_recv": ("gloo",),
-    "allreduce": ("gloo",),
-    "all_gather": ("gloo", "direct", "ring"),
-    "reduce_scatter": ("gloo", "direct"),
-    "all_to_all": ("gloo", "direct"),
+    "allreduce": ("gloo", "simplex"),
+    "all_gather": ("gloo", "direct", "simplex", "ring"),
+    "reduce_scatter": ("gloo", "direct", "simplex"),
+    "all_to_all": ("gloo", "direct", "simplex"),
     "broadcast": ("gloo",),
     "reduce": ("gloo",),
     "gather": ("gloo", "direct"),
@@ -57,33 +57,52 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """The rules for a network of which two things are known: whether several streams are faster than one, and, where
-    they are not, how many are fastest for a large message in one direction.
+    """The rules for a network of which is known whether several streams are faster than one. They are where each flow
+    is capped and where one thread cannot feed the network card.
 
-    They are not on a link that one flow fills, nor for most messages on loopback, which is bound by copying; they are
-    where each flow is capped and where one thread cannot feed the network card.
+    Where they are not, ``fast`` says whether it moves bytes about as fast as a core copies them, as loopback does, so
+    that what costs is how Gloo's threads get in one another's way; and ``large_streams`` how many streams are fastest
+    there for a large message in one direction.
     """
 
     streams: int
     streams_pay: bool
+    fast: bool = False
     large_streams: int = 1
 
     #: From here on a message is large.
-    LARGE_BYTES = 8 * MIB
+    LARGE_BYTES = 20 * MIB
 
     #: Below this a second stream costs more in system calls than it brings.
     MIN_PART_BYTES = 96 * KIB
 
     def choose(self, operation: str, tensor_bytes: int, world_size: int) -> Choice:
         choice = _one_stream(operation, tensor_bytes, world_size)
-        if not self.streams_pay:
-            if operation == "send_recv" and tensor_bytes >= self.LARGE_BYTES:
-                return choice._replace(streams=min(self.large_streams, self.streams))
-            if operation == "allreduce" and world_size == 2:
-                # Each stream has a thread that adds, which is worth having where copying is the limit.
-                return choice._replace(streams=max(1, min(4, self.streams, tensor_bytes // (8 * MIB))))
+        if self.streams_pay:
+            return _widened(choice, operation, tensor_bytes, world_size, self.streams, self.MIN_PART_BYTES)
+        if not self.fast or self.streams == 1:
             return choice
-        return _widened(choice, operation, tensor_bytes, world_size, self.streams, self.MIN_PART_BYTES)
+        if operation == "send_recv" and tensor_bytes >= self.LARGE_BYTES:
+            return choice._replace(streams=min(self.large_streams, self.streams))
+        return _simplex(operation, tensor_bytes, world_size, self.streams) or choice
+
+
+def _simplex(operation: str, tensor_bytes: int, world_size: int, streams: int) -> Choice | None:
+    """Streams of one direction each, where they are faster on a path that copying limits; measured up to 4 ranks."""
+    one_each_way = Choice("simplex", 2)
+    if operation == "all_gather" and world_size <= 4 and tensor_bytes >= 32 * KIB:
+        return one_each_way
+    if operation == "allreduce" and world_size <= 4 and tensor_bytes >= 32 * KIB:
+        if world_size > 2 or tensor_bytes < 8 * MIB:
+            return one_each_way
+        # In pieces, of which one is added while the next comes; and, where there are enough, on two streams each way.
+        lanes = 2 if tensor_bytes >= 24 * MIB and streams >= 4 else 1
+        return Choice("simplex", 2 * lanes, min(4 * lanes, tensor_bytes // (4 * MIB)))
+    if operation == "reduce_scatter" and tensor_bytes >= 32 * KIB:
+        return one_each_way
+    if operation == "all_to_all" and tensor_bytes // world_size >= 1.5 * MIB:
+        return one_each_way
+    return None
 
 
 @dataclass(frozen=True)
@@ -107,7 +126,7 @@ def _one_stream(operation: str, tensor_bytes: int, world_size: int) -> Choice:
             return Choice("direct")
         # A second piece hides the latency between steps; more of them cost a busy CPU more than they hide.
         return Choice("ring", 1, max(1, min(2, tensor_bytes // MIB)))
-    if operation == "reduce_scatter" and tensor_bytes > 512 * KIB:
+    if operation == "reduce_scatter" and tensor_bytes >= 4 * KIB:
         return Choice("direct")
     if operation == "all_to_all" and tensor_bytes > MIB:
         return Choice("direct")

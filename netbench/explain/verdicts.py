@@ -20,7 +20,7 @@ from netbench.statistics import Estimate
 #: Sends first must add at least this part of what blocking would add, 1/k of the time for k chunks, at every k.
 _BLOCKED = 0.5
 
-#: Memory that is kept must make all_gather this much faster.
+#: A cure must make an operation this much faster: kept memory all_gather, connections of one direction an exchange.
 _FASTER = 1.1
 
 #: From this share of all_gather's time on, a cost in memory is worth naming.
@@ -224,3 +224,23 @@ def copies(evidence: Evidence) -> Verdict:
     }
     share = _share(evidence, lambda gather, exchange, alone: alone, alone) if outcome is Outcome.AT_WORK else None
     return Verdict(outcome, findings[outcome], share, tuple(numbers))
+
+
+@_mechanism("readers locked out")
+def readers_locked_out(evidence: Evidence) -> Verdict:
+    """Gloo locks a connection while it writes to it; the thread that should read it asks again and again until then.
+
+    Receives first, so that nothing waits in a queue: a connection for each direction, on which nobody reads what
+    another writes, must be faster than one for both. all_gather and the exchange that it is compared with suffer
+    alike, so this has no share of what all_gather loses over the exchange.
+    """
+    both, apart = evidence.find("exchange"), evidence.find("exchange", backend="one_way_gloo")
+    ratio = evidence.ratio(both, apart)
+    outcome = _decide(ratio, _FASTER)
+    findings = {
+        Outcome.AT_WORK: "two ranks that send to each other are faster on a connection for each direction: on one for "
+        "both, whoever writes locks out the thread that reads",
+        Outcome.NOT_SEEN: "a connection for each direction makes an exchange no faster here",
+        Outcome.UNDECIDED: f"a connection for each direction may or may not gain {_FASTER - 1:.0%}",
+    }
+    return Verdict(outcome, findings[outcome], None, (Number("one connection over one for each direction", ratio),))

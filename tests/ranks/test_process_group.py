@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import threads
 import torch
@@ -30,6 +32,8 @@ from torch._C._distributed_c10d import (
 from netbench import limits
 from netbench.errors import LaunchError, UsageError
 from netbench.process_group import RESERVED_TAGS, ParallelOptions, ParallelProcessGroup
+from netbench.schedules import Senders, Wire
+from netbench.streams import LOCAL_SEND_BUFFER, connections_within_host
 from netbench.tuning import SCHEDULES, BuiltIn, Choice, Fixed, Policy
 
 SIZES = [0, 1, 2, 3, 7, 1000, 40_001]
@@ -53,6 +57,7 @@ POLICIES: dict[str, Policy] = {
     "gloo": Fixed(1, "gloo"),
     "ring": Always("ring", 2, 5),
     "direct": Always("direct", 2, 2),
+    "simplex": Always("simplex", 3, 2),
 }
 
 
@@ -393,6 +398,43 @@ def test_a_message_from_any_rank(ranks: Any, policy: str) -> None:
     world.run(body)
 
 
+def test_long_messages_leave_from_a_thread_per_stream_in_the_order_of_the_calls(
+    ranks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Wire, "APART_BYTES", 1)
+    world, groups = ranks("fixed", 2)
+
+    def body(rank: int) -> None:
+        if rank == 0:
+            for work in [groups[0].send([torch.full((3000,), float(value))], 1, 4) for value in range(20)]:
+                work.wait()
+        else:
+            got = [torch.zeros(3000) for _ in range(20)]
+            for work in [groups[1].recv([tensor], 0, 4) for tensor in got]:
+                work.wait()
+            assert [tensor.unique().tolist() for tensor in got] == [[float(value)] for value in range(20)]
+
+    world.run(body)
+
+
+def test_a_send_that_fails_is_told_after_the_others_have_left() -> None:
+    senders = Senders(3)
+    left = []
+
+    def fail() -> None:
+        raise RuntimeError("the connection is closed")
+
+    def leave() -> None:
+        time.sleep(0.05)
+        left.append(True)
+
+    with pytest.raises(RuntimeError, match="is closed"):
+        senders.run([leave, fail, leave])
+    assert left == [True, True]
+    senders.close()
+    senders.close()
+
+
 @pytest.mark.parametrize("tag", [-1, RESERVED_TAGS, 2**31 - 1])
 def test_tags_out_of_range_are_refused(ranks: Any, tag: int) -> None:
     _, groups = ranks("one", 2)
@@ -566,21 +608,59 @@ def test_fifty_openings_leave_nothing_behind() -> None:
     assert held() <= before
 
 
-def test_streams_cost_what_is_documented() -> None:
+def test_streams_cost_what_is_documented(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Wire, "APART_BYTES", 1)
     world = World(2)
 
     def held() -> tuple[int, int]:
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))  # noqa: PTH208
 
+    def senders() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name.startswith("netbench-sender")}
+
     world.run(lambda rank: None)
-    before = held()
+    before, others = held(), senders()
     groups = open_groups(world, "cost", streams=5)
+
+    def body(rank: int) -> None:
+        received = torch.zeros(1000)
+        work = groups[rank].recv([received], 1 - rank)
+        groups[rank].send([mine(rank, 1000)], 1 - rank).wait()
+        work.wait()
+        assert torch.equal(received, mine(1 - rank, 1000))
+
+    world.run(body)
     after = held()
+    assert len(senders() - others) >= 2
     # Both ranks live in this process.
     assert after[0] - before[0] <= 2 * 5 * (limits.DESCRIPTORS_PER_STREAM + 1)
     assert after[1] - before[1] <= 2 * 5 * limits.THREADS_PER_STREAM
     for group in groups:
         group.shutdown()
+    assert senders() == others
+
+
+def test_connections_within_a_host_get_a_small_send_buffer() -> None:
+    world = World(2)
+    before = {one.fd for one in psutil.Process().net_connections("tcp")}
+    groups = open_groups(world, "buffers", streams=2)
+    buffers = []
+    for one in psutil.Process().net_connections("tcp"):
+        if one.fd not in before and one.raddr:
+            with socket.socket(fileno=os.dup(one.fd)) as connection:
+                buffers.append(connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
+    # Two streams, each with both of its ends in this process; the kernel doubles what it is told.
+    assert buffers == [2 * LOCAL_SEND_BUFFER] * 4
+    for group in groups:
+        group.shutdown()
+
+
+@pytest.mark.parametrize(("source", "is_within"), [("127.0.0.1", True), ("127.0.0.2", False)])
+def test_a_connection_is_within_a_host_when_both_ends_have_one_address(source: str, is_within: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        before = connections_within_host()
+        with socket.create_connection(server.getsockname(), source_address=(source, 0)) as connection:
+            assert (connection.fileno() in connections_within_host() - before) is is_within
 
 
 def test_limits_are_checked_before_anything_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:

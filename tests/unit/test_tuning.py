@@ -34,11 +34,12 @@ RANKS = st.integers(1, 64)
 
 @given(OPERATIONS, BYTES, RANKS, st.integers(1, 64), st.booleans())
 def test_every_choice_can_be_carried_out(operation: str, size: int, n: int, streams: int, pay: bool) -> None:
-    for policy in (BuiltIn(streams, pay), Fixed(streams), Fixed(streams, "gloo")):
+    for policy in (BuiltIn(streams, pay), BuiltIn(streams, pay, True, 4), Fixed(streams), Fixed(streams, "gloo")):
         choice = policy.choose(operation, size, n)
         assert choice.schedule in SCHEDULES[operation]
         assert 1 <= choice.streams <= streams
-        assert choice.chunks >= choice.streams or choice.streams == 1
+        each_way = choice.streams // 2 if choice.schedule == "simplex" else choice.streams
+        assert choice.chunks >= each_way or choice.streams == 1 or operation == "send_recv"
 
 
 @given(OPERATIONS, RANKS, st.integers(1, 64), BYTES, BYTES)
@@ -56,11 +57,20 @@ def test_small_messages_take_one_stream_and_large_ones_all() -> None:
 
 
 def test_large_messages_take_the_streams_that_were_fastest_for_one() -> None:
-    policy = BuiltIn(16, streams_pay=False, large_streams=4)
-    assert policy.choose("send_recv", 8 * MIB - 1, 2).streams == 1
-    assert policy.choose("send_recv", 8 * MIB, 2).streams == 4
-    assert policy.choose("all_gather", 400 * MIB, 2).streams == 1
-    assert BuiltIn(2, streams_pay=False, large_streams=4).choose("send_recv", 8 * MIB, 2).streams == 2
+    policy = BuiltIn(16, streams_pay=False, fast=True, large_streams=4)
+    assert policy.choose("send_recv", 20 * MIB - 1, 2).streams == 1
+    assert policy.choose("send_recv", 20 * MIB, 2).streams == 4
+    assert BuiltIn(2, streams_pay=False, fast=True, large_streams=4).choose("send_recv", 20 * MIB, 2).streams == 2
+
+
+@pytest.mark.parametrize("operation", ["all_gather", "allreduce", "reduce_scatter", "all_to_all"])
+def test_two_ranks_on_a_fast_path_take_streams_of_one_direction_each(operation: str) -> None:
+    fast = BuiltIn(16, streams_pay=False, fast=True)
+    assert fast.choose(operation, 4, 2) == Choice("gloo")
+    assert fast.choose(operation, 4 * MIB, 2).schedule == "simplex"
+    assert fast.choose(operation, 8 * MIB, 4).schedule == "simplex"
+    for other in (BuiltIn(16, streams_pay=False), BuiltIn(16, streams_pay=True), BuiltIn(1, False, fast=True)):
+        assert other.choose(operation, 4 * MIB, 2).schedule != "simplex"
 
 
 def test_a_fixed_count_is_kept_down_to_the_byte() -> None:
