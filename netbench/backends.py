@@ -8,6 +8,7 @@ device of its own, and one worker thread per stream is enough.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from netbench import limits
 from netbench.model import AUTO
 from netbench.modes import Lane, Mode
 from netbench.registry import Registry
+from netbench.scheduling import batch_threads
 
 if TYPE_CHECKING:
     import torch
@@ -76,12 +78,13 @@ def _backend(cls: type[Backend]) -> type[Backend]:
     return cls
 
 
-def gloo_group(wiring: Wiring, prefix: str, devices: int = 1, threads: int = 1) -> Any:
+def gloo_group(wiring: Wiring, prefix: str, devices: int = 1, threads: int = 1, batch_io: bool = False) -> Any:
     """One ProcessGroupGloo of its own, bound to the wiring's address, with its timeout set."""
     from torch.distributed import PrefixStore, ProcessGroupGloo
 
     options = ProcessGroupGloo._Options()
-    options._devices = [ProcessGroupGloo.create_device(hostname=wiring.address) for _ in range(devices)]
+    with batch_threads() if batch_io else nullcontext():  # each device starts its I/O thread
+        options._devices = [ProcessGroupGloo.create_device(hostname=wiring.address) for _ in range(devices)]
     options._threads = threads
     options._timeout = timedelta(seconds=wiring.timeout_s)
     return ProcessGroupGloo(PrefixStore(prefix, wiring.store), wiring.rank, wiring.world_size, options)
@@ -95,11 +98,21 @@ class Gloo(Backend):
 
     def refusal(self, mode: Mode, streams: int, world_size: int) -> str | None:
         if streams != 1:
-            return f"plain gloo has one stream, not {streams}; parallel_gloo has more"
+            return f"{self.name} has one stream, not {streams}; parallel_gloo has more"
         return None
 
     def open(self, wiring: Wiring, streams: int) -> Lanes:
         return Lanes([Lane(gloo_group(wiring, "gloo", threads=2))])
+
+
+@_backend
+class BatchGloo(Gloo):
+    """Plain Gloo, but its I/O threads wait for a core rather than take one from a thread that runs."""
+
+    name = "batch_gloo"
+
+    def open(self, wiring: Wiring, streams: int) -> Lanes:
+        return Lanes([Lane(gloo_group(wiring, "gloo", threads=2, batch_io=True))])
 
 
 @_backend

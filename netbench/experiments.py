@@ -142,6 +142,12 @@ def directions(setting: Setting) -> SweepConfig:
 
 
 @_experiment
+def scheduling(setting: Setting) -> SweepConfig:
+    """allreduce, receives first, with I/O threads that take no core from a thread that runs."""
+    return setting.config(modes=["allreduce"], backends=["batch_gloo"], world_sizes=[2, 3])
+
+
+@_experiment
 def memory(setting: Setting) -> SweepConfig:
     """all_gather with malloc as it is, and told to keep what was freed, so that no page is fresh and none faults."""
     return setting.config(

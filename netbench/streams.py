@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCP
 
 from netbench.errors import UsageError
 from netbench.limits import STREAMS_TO_CHOOSE_FROM
+from netbench.scheduling import batch_threads
 from netbench.tuning import TuningTable, read_table
 
 _Gloo: Any = ProcessGroupGloo
@@ -29,6 +30,9 @@ class ParallelOptions:
     ``tuning``: what ``netbench tune`` found; it decides everything, unless ``streams`` is given.
     ``interface``: the network interface to bind to; None takes Gloo's default, GLOO_SOCKET_IFNAME included.
     ``address``: the IP address to bind to, where an interface has several; it goes before ``interface``.
+    ``batch_io``: threads that read and write the connections wait for a core rather than take one from a thread that
+    runs. Where ranks share cores and compute nothing meanwhile, small messages gain most; a program that computes on
+    all of its cores waits longer for its messages.
     ``timeout``: the limit of one whole operation, and of connecting.
     """
 
@@ -38,6 +42,7 @@ class ParallelOptions:
     tuning: TuningTable | None = None
     interface: str | None = None
     address: str | None = None
+    batch_io: bool = False
     timeout: timedelta = timedelta(minutes=30)
 
     def __post_init__(self) -> None:
@@ -56,7 +61,7 @@ class ParallelOptions:
 
     @classmethod
     def from_environment(cls, timeout: timedelta | None = None) -> ParallelOptions:
-        """What NETBENCH_STREAMS, _MAX_STREAMS, _SCHEDULE, _TUNING (a path) and _INTERFACE say.
+        """What NETBENCH_STREAMS, _MAX_STREAMS, _SCHEDULE, _TUNING (a path), _INTERFACE and _BATCH_IO say.
 
         Raises UsageError naming the variable and its value.
         """
@@ -72,6 +77,7 @@ class ParallelOptions:
             options,
             schedule=os.environ.get("NETBENCH_SCHEDULE") or None,
             interface=os.environ.get("NETBENCH_INTERFACE") or None,
+            batch_io=_switch("NETBENCH_BATCH_IO"),
         )
 
 
@@ -116,12 +122,14 @@ def _open_stream(store: Store, rank: int, world_size: int, options: ParallelOpti
     interface = options.interface
     if interface is None and (names := os.environ.get("GLOO_SOCKET_IFNAME")):
         interface = names.split(",")[0]
-    if options.address is not None:
-        gloo._devices = [_Gloo.create_device(hostname=options.address)]
-    elif interface is not None:
-        gloo._devices = [_Gloo.create_device(interface=interface)]
-    else:
-        gloo._devices = [_Gloo.create_default_device()]
+    with batch_threads() if options.batch_io else nullcontext():
+        if options.address is not None:
+            device = _Gloo.create_device(hostname=options.address)
+        elif interface is not None:
+            device = _Gloo.create_device(interface=interface)
+        else:
+            device = _Gloo.create_default_device()
+    gloo._devices = [device]
     gloo._threads = 1
     gloo._timeout = options.timeout
     return _Gloo(store, rank, world_size, gloo)
@@ -132,3 +140,10 @@ def _count(variable: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise UsageError(f"{variable}: {text!r} is not a stream count; use a whole number") from None
+
+
+def _switch(variable: str) -> bool:
+    text = os.environ.get(variable) or "0"
+    if text not in ("0", "1"):
+        raise UsageError(f"{variable}: {text!r} is neither 0 nor 1")
+    return text == "1"

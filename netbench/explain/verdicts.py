@@ -20,7 +20,7 @@ from netbench.statistics import Estimate
 #: Sends first must add at least this part of what blocking would add, 1/k of the time for k chunks, at every k.
 _BLOCKED = 0.5
 
-#: A cure must make an operation this much faster: kept memory all_gather, connections of one direction an exchange.
+#: A cure must make an operation this much faster.
 _FASTER = 1.1
 
 #: From this share of all_gather's time on, a cost in memory is worth naming.
@@ -244,3 +244,27 @@ def readers_locked_out(evidence: Evidence) -> Verdict:
         Outcome.UNDECIDED: f"a connection for each direction may or may not gain {_FASTER - 1:.0%}",
     }
     return Verdict(outcome, findings[outcome], None, (Number("one connection over one for each direction", ratio),))
+
+
+@_mechanism("readers in the writers' place")
+def readers_in_the_writers_place(evidence: Evidence) -> Verdict:
+    """Woken by bytes that come, the I/O thread takes the core from the thread that writes and holds the lock; it polls
+    for the rest of its time slice before that one can go on.
+
+    Under batch scheduling it waits for a core instead. allreduce, which has writing and reading under way all the
+    time, must gain by it; all_gather's own loss has causes of its own, so this has no share of it.
+    """
+    usual, batch = evidence.find("allreduce"), evidence.find("allreduce", backend="batch_gloo")
+    ratio = evidence.ratio(usual, batch)
+    outcome = _decide(ratio, _FASTER)
+    numbers = [Number("allreduce, I/O threads scheduled as usual over batch, 2 ranks", ratio)]
+    with suppress(NotMeasured):  # there may be no third host
+        three = [evidence.find("allreduce", world_size=3, backend=backend) for backend in ("gloo", "batch_gloo")]
+        numbers.append(Number("allreduce, I/O threads scheduled as usual over batch, 3 ranks", evidence.ratio(*three)))
+    findings = {
+        Outcome.AT_WORK: "allreduce is faster when Gloo's I/O threads wait for a core instead of taking one: chrt -b 0 "
+        "before torchrun has all threads wait so",
+        Outcome.NOT_SEEN: "how the I/O threads get their cores makes no difference here",
+        Outcome.UNDECIDED: f"I/O threads that wait for a core may or may not gain {_FASTER - 1:.0%}",
+    }
+    return Verdict(outcome, findings[outcome], None, tuple(numbers))

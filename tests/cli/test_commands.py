@@ -96,7 +96,7 @@ def test_a_dry_run_prints_cases_with_their_bytes_and_skips_with_their_reasons(
         "all_gather-gloo-k1-n3-12KB  tensor=12000 B  message=36000 B  transmit=24000 B",
         "all_gather-parallel_gloo-k1-n3-12KB  tensor=12000 B  message=36000 B  transmit=24000 B",
         "all_gather-parallel_gloo-k2-n3-12KB  tensor=12000 B  message=36000 B  transmit=24000 B",
-        "skip all_gather-gloo-k2-n3-12KB  plain gloo has one stream, not 2; parallel_gloo has more",
+        "skip all_gather-gloo-k2-n3-12KB  gloo has one stream, not 2; parallel_gloo has more",
     ]
     assert err == "3 cases for 3 ranks, 1 skips\n"
     assert list(tmp_path.iterdir()) == []

@@ -748,6 +748,11 @@ def test_options_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path:
     with pytest.raises(UsageError, match="NETBENCH_STREAMS: 'many'"):
         ParallelOptions.from_environment()
     monkeypatch.setenv("NETBENCH_STREAMS", "auto")
+    monkeypatch.setenv("NETBENCH_BATCH_IO", "yes")
+    with pytest.raises(UsageError, match="NETBENCH_BATCH_IO: 'yes' is neither 0 nor 1"):
+        ParallelOptions.from_environment()
+    monkeypatch.setenv("NETBENCH_BATCH_IO", "1")
+    assert ParallelOptions.from_environment().batch_io
     monkeypatch.setenv("NETBENCH_TUNING", str(tmp_path / "none.json"))
     with pytest.raises(UsageError, match=r"none\.json: cannot be read"):
         ParallelOptions.from_environment()

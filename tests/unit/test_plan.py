@@ -147,7 +147,7 @@ def test_plain_gloo_has_one_stream_and_says_so() -> None:
     plan = plan_of(streams=[1, 4])
     assert [case.streams for case in plan.cases] == [1]
     assert [(skip.id, skip.reason) for skip in plan.skips] == [
-        ("allreduce-gloo-k4-n2-4KiB", "plain gloo has one stream, not 4; parallel_gloo has more")
+        ("allreduce-gloo-k4-n2-4KiB", "gloo has one stream, not 4; parallel_gloo has more")
     ]
 
 
