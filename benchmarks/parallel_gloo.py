@@ -1,4 +1,4 @@
-"""How ParallelProcessGroup compares with Gloo: alternating runs in one process per rank, medians of the slowest rank.
+"""How ParallelProcessGroup compares with Gloo: runs in random order in one process per rank, medians of the slowest.
 
     python benchmarks/parallel_gloo.py                                    # loopback
     python benchmarks/parallel_gloo.py --lab 4x200mbit --sizes 1MB,10MB   # hosts with a known link (root)
@@ -6,7 +6,9 @@
 
 A contender is ``auto`` (what the group chooses), ``split:K`` (Gloo's own operation on K parts over K streams) or
 ``schedule:streams:chunks``. ``again`` is a second group of plain Gloo: what it is away from 1 is noise.
-The table shows Gloo's median, and for each contender how many times faster it was.
+The table shows Gloo's median, and for each contender how many times faster it was; Gloo's is the mean of both groups.
+How fast a pair of processes is depends on where the kernel has put its memory and threads, so ``--launches`` measures
+in several, one after another; shown are then the medians over the launches, and the least and the greatest factor.
 Sizes are bytes that each rank has to send by the ideal algorithm, so that world sizes compare.
 """
 
@@ -112,7 +114,9 @@ def rank_main(job: dict[str, Any], rank: int) -> None:
     control, plain, again = gloo("control"), gloo("plain"), gloo("again")
     start = time.monotonic()
     ours = ParallelProcessGroup(
-        options=ParallelOptions(max_streams=job["streams"], interface=interface, timeout=TIMEOUT)
+        options=ParallelOptions(
+            max_streams=job["streams"], interface=interface, timeout=TIMEOUT, batch_io=job["batch_io"]
+        )
     )
     ours.configure(PrefixStore("ours", store), rank, n)
     own = ours.own_policy()
@@ -194,21 +198,30 @@ def launch(job: dict[str, Any], limit_s: float) -> list[dict[str, Any]]:
 
 
 def show(points: list[dict[str, Any]], ceiling_bit_s: float | None) -> None:
-    for point in points:
-        medians = point["medians_ns"]
-        factors = "  ".join(
-            f"{name} {medians['gloo'] / value:5.2f}" for name, value in medians.items() if name != "gloo"
-        )
-        best = min(medians.values())
-        bits = point["transmit_bytes"] * 8 * MODES[point["operation"]].messages
-        share = f"  best {bits / best * 1e9 / ceiling_bit_s:.0%} of the ceiling" if ceiling_bit_s else ""
-        schedule, streams, chunks = point["auto"]
-        print(
-            f"{point['operation']:14} N={point['world_size']} T={format_bytes(point['transmit_bytes']):>8} "
-            f"gloo {medians['gloo'] / 1e6:9.3f} ms  {factors}  ({schedule} {streams}x{chunks}, {point['rounds']} runs)"
-            + share,
-            flush=True,
-        )
+    """Prints one point as several launches have measured it."""
+    point, factors = points[0], [factors_of(one["medians_ns"]) for one in points]
+    spread = {name: sorted(one[name] for one in factors) for name in factors[0]}
+    shown = "  ".join(
+        f"{name} {median(values):5.2f}" + (f" ({values[0]:.2f} to {values[-1]:.2f})" if len(values) > 1 else "")
+        for name, values in spread.items()
+    )
+    gloo_ns = median(one["medians_ns"]["gloo"] for one in points)
+    best_ns = median(min(one["medians_ns"].values()) for one in points)
+    bits = point["transmit_bytes"] * 8 * MODES[point["operation"]].messages
+    share = f"  best {bits / best_ns * 1e9 / ceiling_bit_s:.0%} of the ceiling" if ceiling_bit_s else ""
+    schedule, streams, chunks = point["auto"]
+    print(
+        f"{point['operation']:14} N={point['world_size']} T={format_bytes(point['transmit_bytes']):>8} "
+        f"gloo {gloo_ns / 1e6:9.3f} ms  {shown}  ({schedule} {streams}x{chunks}, {point['rounds']} runs)" + share,
+        flush=True,
+    )
+
+
+def factors_of(medians_ns: dict[str, float]) -> dict[str, float]:
+    """How many times faster than plain Gloo each contender was; ``again`` than the first group."""
+    both = (medians_ns["gloo"] * medians_ns["again"]) ** 0.5
+    factors = {name: both / value for name, value in medians_ns.items() if name not in ("gloo", "again")}
+    return {"again": medians_ns["gloo"] / medians_ns["again"]} | factors
 
 
 def main() -> None:
@@ -221,7 +234,9 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=16, help="how many streams auto may use")
     parser.add_argument("--seconds", type=float, default=1.5, help="time for each point")
     parser.add_argument("--rounds", type=int, default=7, help="the least rounds for each point")
-    parser.add_argument("--limit", type=float, default=175, help="seconds for all points of one world size")
+    parser.add_argument("--launches", type=int, default=1, help="measure in so many pairs of processes")
+    parser.add_argument("--batch-io", action="store_true", help="our group's I/O threads as batch")
+    parser.add_argument("--limit", type=float, default=175, help="seconds for all points of one world size and launch")
     parser.add_argument("--out", type=Path, help="also write all points as JSON lines")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
@@ -238,13 +253,14 @@ def main() -> None:
             job = {
                 "world_size": n, "hosts": hosts[:n], "operations": asked.operations.split(","), "sizes": sizes,
                 "contenders": asked.contenders.split(","), "streams": asked.streams,
-                "seconds": asked.seconds, "rounds": asked.rounds,
+                "seconds": asked.seconds, "rounds": asked.rounds, "batch_io": asked.batch_io,
             }  # fmt: skip
-            points = launch(job, asked.limit)
-            show(points, asked.lab.payload_ceiling() if asked.lab else None)
-            if asked.out:
-                with asked.out.open("a") as file:
-                    file.writelines(json.dumps(point | {"lab": str(asked.lab or "")}) + "\n" for point in points)
+            launches = [launch(job, asked.limit) for _ in range(asked.launches)]
+            for points in zip(*launches, strict=True):
+                show(list(points), asked.lab.payload_ceiling() if asked.lab else None)
+                if asked.out:
+                    with asked.out.open("a") as file:
+                        file.writelines(json.dumps(point | {"lab": str(asked.lab or "")}) + "\n" for point in points)
 
     if asked.lab:
         with Lab(asked.lab) as lab:

@@ -240,13 +240,14 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
             return self._streams[0].allreduce([tensor], *_given(opts))
         op, timeout, sync = self._asked(opts)
         choice = self._note("allreduce", tensor.nbytes)
-        fold = FOLDS.get(op)
-        if choice.schedule == "simplex" and fold is not None:
-            flat, restore = writable(tensor)
-            wire = self._wire(choice)
-            steps = allreduce_by_blocks(wire, flat, fold, choice.chunks)
-            finish = then(average(op, flat, self._world_size), restore)
-            return self._operation(steps, wire, [tensor], timeout, finish, background=not sync)
+        if choice.schedule == "simplex":
+            if (fold := FOLDS.get(op)) is not None:
+                flat, restore = writable(tensor)
+                wire = self._wire(choice)
+                steps = allreduce_by_blocks(wire, flat, fold, choice.chunks)
+                finish = then(average(op, flat, self._world_size), restore)
+                return self._operation(steps, wire, [tensor], timeout, finish, background=not sync)
+            self.last_choice = choice = _PLAIN
 
         def issue(stream: Any, part: Tensor, o: Any) -> Any:
             return stream.allreduce([part], o)
@@ -700,8 +701,8 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
     _FAST_S = 0.004
 
     def _try_network(self) -> BuiltIn:
-        """Whether passing 1 MiB round the ring takes a quarter less time on all streams than on one; and if not, how
-        many are fastest for 32 MiB there and back, where they take a tenth less than one.
+        """Whether passing 1 MiB round the ring takes a quarter less time on all streams than on one; and if not,
+        whether the network is fast and 32 MiB there and back take a tenth less on four streams.
 
         The slowest rank counts, and all ranks get the same answer.
         """
@@ -711,10 +712,9 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
             return BuiltIn(most, True)
         if small[1] > self._FAST_S:
             return BuiltIn(most, False)
-        candidates = [streams for streams in (1, 2, 4) if streams <= most]
-        large = self._probe(self._LARGE_PROBE_BYTES, candidates, self._there_and_back)
-        best = min(candidates, key=lambda streams: large[streams])
-        return BuiltIn(most, False, fast=True, large_streams=best if large[1] > 1.1 * large[best] else 1)
+        several = min(4, most)
+        large = self._probe(self._LARGE_PROBE_BYTES, (1, several), self._there_and_back)
+        return BuiltIn(most, False, fast=True, large_streams=several if large[1] > 1.1 * large[several] else 1)
 
     def _probe(
         self, size: int, candidates: Sequence[int], exchange: Callable[[Wire, Tensor, Tensor], Schedule]
