@@ -4,8 +4,8 @@
     python benchmarks/ddp_step.py --lab 2x400mbit,flow=40mbit       # hosts with a known link (root)
 
 Two ranks train two copies of a small model, one over each backend, from the same weights on the same data: a step of
-one, a step of the other. Printed are the parameters, the median time of the slower rank's step, its least and greatest, and
-whether the losses were the same.
+one, a step of the other. Printed are the parameters, the median time of the slower rank's step, the least and the
+greatest, and whether the losses were the same.
 """
 
 from __future__ import annotations
