@@ -91,12 +91,14 @@ def two_against_more(cases: pd.DataFrame, times: Callable[[str], Nanoseconds] | 
     )
     table = table[table["world_sizes"] > 0]
     if times is not None:
+        ends = []
         for row in table.index:
             case_ids = [column[row] for column in ids if isinstance(column[row], str)]
             ratio = estimate(
                 lambda two, *more: two / np.median(np.stack(more), axis=0), *(times(case_id) for case_id in case_ids)
             )
-            table.loc[row, ["low", "high"]] = ratio.low, ratio.high
+            ends.append((ratio.low, ratio.high))
+        table[["low", "high"]] = np.array(ends, dtype="float64").reshape(-1, 2)
     return table.reset_index(drop=True)
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netbench.errors import UsageError
+from netbench.helpers import shared
 from netbench.metrics import DEFAULT_RATE, METRICS
 from netbench.model import streams_text
 from netbench.modes import participants
@@ -50,6 +52,9 @@ _SMALL_BYTES = 64 * 1024
 #: More than this are an image inside an SVG, which would be megabytes otherwise.
 _MANY_DOTS = 2000
 
+#: A helper is ready when four figures have been saved.
+_MANY_FIGURES = 12
+
 #: Figures whose lines are backends, so that several runs can share them.
 OVERLAID = ("bandwidth",)
 
@@ -80,13 +85,21 @@ def write_plots(
 
     Where some of the runs are quoted, the others are also set beside them.
     """
-    runs, paths = list(runs), []
+    runs = list(runs)
     quoted = [run for run in runs if run.manifest.source is not None]
-    for run in runs:
-        make_own_folder(run.folder.plots)
-        for name, figure in draw(run, rate, names, quoted, theme):
-            paths += save(figure, run.folder.plots, name, theme)
-    return paths
+
+    def sheets() -> Iterator[tuple[Figure, Path, str]]:
+        for run in runs:
+            make_own_folder(run.folder.plots)
+            for name, figure in draw(run, rate, names, quoted, theme):
+                yield figure, run.folder.plots, name
+
+    saved = shared(partial(_save, theme=theme), sheets(), _MANY_FIGURES)
+    return [path for paths in saved for path in paths]
+
+
+def _save(sheet: tuple[Figure, Path, str], theme: str) -> list[Path]:
+    return save(*sheet, theme)
 
 
 def write_overlay(runs: Sequence[Run], folder: Path, rate: str = DEFAULT_RATE, theme: str = "print") -> list[Path]:
@@ -181,13 +194,16 @@ def world_size(material: Material) -> Iterator[tuple[str, Figure]]:
 
 def _ratio(axes: Axes, ratios: pd.DataFrame, times: Callable[[str], Nanoseconds] | None) -> None:
     """Time of two ranks over that of more: median, interval and every iteration, and from which size it is slower."""
+    import numpy as np
+
     from netbench.comparisons import SURELY_SLOWER, onset_bytes
 
     axes.fill_between(ratios["transmit_bytes"], ratios["low"], ratios["high"], color=ink(0.85), linewidth=0)
     highest = 2.0
     for row in ratios.to_dict("records") if times else ():
         dots = times(row["case_id"]) / row["more_ns"]  # type: ignore[misc]
-        drawn = axes.scatter([row["transmit_bytes"]] * len(dots), dots, s=13, color=ink(0.5), linewidths=0, zorder=2)
+        places = np.full(len(dots), row["transmit_bytes"])  # a list would be asked number by number for gaps
+        drawn = axes.scatter(places, dots, s=13, color=ink(0.5), linewidths=0, zorder=2)
         drawn.set_rasterized(len(dots) * len(ratios) > _MANY_DOTS)
         highest = max(highest, 1.05 * min(float(dots.max()), 2 * row["ratio"]))
     axes.plot(ratios["transmit_bytes"], ratios["ratio"], color=ink(), marker="o", zorder=3)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from netbench.statistics import Nanoseconds, headline_ns, quantile
+from netbench.statistics import Nanoseconds, headline_ns, median, quantile
 
 #: Columns of the samples that are read for it, where the record has them; the first records have neither the launch,
 #: nor the round, nor the switches.
@@ -136,10 +136,10 @@ NAMES = tuple(field.name for field in fields(Findings))
 
 def find(iterations: Iterations) -> Findings:
     """Everything that the iterations of a case say."""
-    times_ns = iterations.times_ns
-    found: dict[str, Any] = dict(_among_ranks(iterations)) | dict(_among_launches(iterations))
+    times_ns, launches = iterations.times_ns, iterations.launches()
+    found: dict[str, Any] = dict(_among_ranks(iterations)) | dict(_among_launches(launches))
     if len(times_ns) >= _LEAST:
-        found["first_ratio"] = first_ratio(iterations.launches())
+        found["first_ratio"] = first_ratio(launches)
         found |= trend(times_ns)._asdict()
         found |= two_modes(times_ns)._asdict()
     means = {name: float(counter.mean()) for name, counter in iterations.counters.items()}
@@ -157,26 +157,26 @@ def _among_ranks(iterations: Iterations) -> Iterator[tuple[str, Any]]:
     yield "slowest_rank", iterations.ranks[int(slowest.argmax())]
     yield "slowest_rank_share", float(slowest.max() / slowest.sum())
     high = np.maximum(duration_ns.max(axis=0), 1)
-    yield "rank_spread", float(np.median((high - duration_ns.min(axis=0)) / high))
+    yield "rank_spread", median((high - duration_ns.min(axis=0)) / high)
     if iterations.start_ns.any():
-        yield "entry_skew_ns", float(np.median(np.ptp(iterations.start_ns, axis=0)))
+        yield "entry_skew_ns", median(np.ptp(iterations.start_ns, axis=0))
 
 
-def _among_launches(iterations: Iterations) -> Iterator[tuple[str, Any]]:
-    launches = [np.sort(times) for times in iterations.launches()]
+def _among_launches(launches: list[Nanoseconds]) -> Iterator[tuple[str, Any]]:
+    launches = [np.sort(times) for times in launches]
     medians = np.array([quantile(times, 0.5) for times in launches])
     widths = np.array([quantile(times, 0.75) - quantile(times, 0.25) for times in launches])
     yield "launches", len(launches)
     yield "within_launch_spread", float(np.mean(widths / medians))
     if len(launches) > 1:
-        yield "between_launch_spread", float(np.ptp(medians) / np.median(medians))
+        yield "between_launch_spread", float(np.ptp(medians)) / median(medians)
 
 
 def first_ratio(launches: list[Nanoseconds]) -> float | None:
     """The first timed iteration over the largest of the next ten: median over the launches; null where one is short."""
     if min(map(len, launches)) < 6:
         return None
-    return float(np.median([times[0] / times[1:11].max() for times in launches]))
+    return median(np.array([times[0] / times[1:11].max() for times in launches]))
 
 
 class Trend(NamedTuple):
@@ -193,7 +193,7 @@ def trend(times_ns: Nanoseconds) -> Trend:
 
     third = len(times_ns) // 3
     first, last = times_ns[:third], times_ns[-third:]
-    change = float(np.median(last) / np.median(first)) - 1
+    change = median(last) / median(first) - 1
     if abs(change) < _SMALL_TREND:
         return Trend(change, None)
     return Trend(change, float(mannwhitneyu(first, last, method="asymptotic").pvalue))

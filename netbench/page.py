@@ -53,6 +53,7 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "lines.linewidth": 1.8,
     "lines.markersize": 5.5,
+    "axes.titley": 1.0,  # no ticks are above, and looking for them lays out every axis once more
     "svg.fonttype": "none",  # text stays text: small files that can be searched
     "svg.hashsalt": "netbench",
 }

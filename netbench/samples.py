@@ -66,11 +66,12 @@ def read_samples(path: Path, run_id: str | None = None, columns: Collection[str]
     try:
         metadata = file.metadata.metadata
         texts = metadata[b"netbench.case"], metadata[b"netbench.facts"]
-        sealed = seal(*texts, file.schema_arrow.names).encode()
+        present = file.schema_arrow.names
+        sealed = seal(*texts, present).encode()
         if metadata.get(b"netbench.seal", sealed) != sealed:  # the first records have none
             raise ValueError("its facts are not as they were written")
         case, facts = read_case(texts[0]), read_facts(texts[1])
-        names = set(file.schema_arrow.names)
+        names = set(present)
         known = dict.fromkeys(["rank", *(name for name in columns if name in names and name != "warmup")])
         table = file.read([*known, "phase"], use_threads=False)
         check_integers(table, list(known))
