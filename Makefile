@@ -15,8 +15,11 @@ demo: $(INSTALLED)
 	$(BIN)/netbench sweep smoke --name demo
 	$(BIN)/netbench plot $$(ls -d results/*-demo-* | tail -n 1)
 
+# Two processes, since most of the time tests wait for programs that they started; a file's tests stay together, since
+# they share sweeps, and in order, since the last files are the shortest. Then, even after a failure, what must not have company.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not soak and not alone" -n 2 --dist loadfile --no-loadscope-reorder; first=$$?; \
+	$(BIN)/python -m pytest -m "not soak and alone" && exit $$first
 
 soak: $(INSTALLED)
 	$(BIN)/python -m pytest -m soak

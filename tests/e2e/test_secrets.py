@@ -87,7 +87,8 @@ def test_a_secret_of_the_machine_is_nowhere_in_the_results(
     programs = [netbench(*SMALL, **secret, **(LOUD if loud else {}))]
     assert programs[0].end() == Exit.DONE, programs[0].err
     folder = only_run(place / "results")
-    for command in ("plot", "report", "fit", "show"):
+    # The reading half loads no torch, so that these have no more to say with all logs.
+    for command in () if loud else ("plot", "report", "fit", "show"):
         programs.append(netbench(command, str(folder.path), **secret))
         assert programs[-1].end() == Exit.DONE, programs[-1].err
     assert found_in(folder) == []
