@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,10 +85,13 @@ def median_interval(count: int, confidence: float = 0.95) -> tuple[int, int] | N
     Each sample lies below the median with probability 1/2, so the number that do is binomial, whatever the
     distribution of the samples. Below 6 samples even the extremes do not give 95 %.
     """
-    # Imported on first use: the import costs more than all else that a small run needs.
-    from scipy.stats import binom
+    # Imported on first use, and not scipy.stats: that costs more than all else that a small run needs.
+    from scipy.special import bdtr, bdtrik
 
-    rank = int(binom.ppf((1 - confidence) / 2, count, 0.5))
+    tail = (1 - confidence) / 2
+    rank = ceil(bdtrik(tail, count, 0.5))
+    if rank > 0 and bdtr(rank - 1, count, 0.5) >= tail:  # rounding has brought it one too high
+        rank -= 1
     return (rank - 1, count - rank) if rank >= 1 else None
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from netbench import statistics
-from netbench.statistics import describe, headline_ns, median_interval, quantile, samples_for
+from netbench.statistics import describe, headline_ns, median, median_interval, quantile, samples_for
 
 
 def test_an_iteration_takes_as_long_as_its_slowest_rank() -> None:
@@ -101,3 +101,16 @@ def test_the_interval_of_a_median_holds_it_in_95_of_100(count: int, draw: str) -
 )
 def test_a_quantile_of_sorted_samples_is_numpys(samples: list[int], share: float) -> None:
     assert quantile(np.sort(samples), share) == pytest.approx(float(np.quantile(samples, share)), rel=1e-12)
+
+
+def test_median_interval_is_by_the_binomial_distribution() -> None:
+    counts = [*range(1, 3000), 10**5, 10**6, 10**6 + 1]
+    ranks = binom.ppf(0.025, counts, 0.5).astype(int)
+    for count, rank in zip(counts, ranks.tolist(), strict=True):
+        assert median_interval.__wrapped__(count) == ((rank - 1, count - rank) if rank else None)
+
+
+@given(st.lists(st.integers(1, 2**61) | st.floats(0, 1), min_size=1, max_size=30))
+def test_median_is_numpys(values: list[float]) -> None:
+    for array in (np.array(values), np.array([int(value) for value in values])):
+        assert median(array) == np.median(array)
