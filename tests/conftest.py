@@ -18,7 +18,11 @@ HERE = Path(__file__).parent
 ALONE = [
     "e2e/test_benchmarks.py",
     "faults/test_links.py",
-    "lab",
+    "lab/test_iperf3.py",
+    "lab/test_lab_life.py",
+    "lab/test_lab_rates.py",
+    "lab/test_seeds.py",
+    "lab/test_slow_host.py",
     "ranks/test_control.py",
     "ranks/test_process_group.py",
     "ranks/test_pulse.py",
