@@ -13,6 +13,7 @@ Gloo's own all_gather and all_to_all post their sends first, which costs up to h
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -196,12 +197,15 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         """How a message of this operation is sent when each rank passes in ``tensor_bytes``; the same on every rank."""
         choice = self._choices.get((operation, tensor_bytes))
         if choice is None:
-            choice = self._policy.choose(operation, tensor_bytes, self._world_size)
-            choice = choice._replace(streams=min(choice.streams, max(1, len(self._streams))))
+            choice = self._chosen(operation, tensor_bytes)
             if len(self._choices) > 10_000:
                 self._choices.clear()
             self._choices[operation, tensor_bytes] = choice
         return choice
+
+    def _chosen(self, operation: str, tensor_bytes: int) -> Choice:
+        choice = self._policy.choose(operation, tensor_bytes, self._world_size)
+        return choice._replace(streams=min(choice.streams, max(1, len(self._streams))))
 
     def own_policy(self) -> Policy:
         """What the options ask for; trying out whether streams pay here is a step for all ranks at once."""
@@ -222,10 +226,14 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
 
     def _plain_bytes(self, operation: str) -> int:
         """Messages of fewer bytes than this go straight to Gloo: even choosing would be seen in their latency."""
-        size = 1
-        while self._streams and size < 2**40 and self.choose(operation, size) == _PLAIN:
-            size *= 2
-        return size // 2
+
+        def differs(size: int) -> bool:
+            return not self._streams or self._chosen(operation, size) != _PLAIN
+
+        end = 1
+        while end < 2**40 and not differs(end):
+            end *= 2
+        return end // 2 + bisect_left(range(end // 2, end), True, key=differs)
 
     # Collectives
 

@@ -93,15 +93,15 @@ def _simplex(operation: str, tensor_bytes: int, world_size: int, streams: int) -
     if operation == "all_gather" and world_size <= 4 and tensor_bytes >= 32 * KIB:
         return one_each_way
     if operation == "allreduce" and world_size <= 4 and tensor_bytes >= 32 * KIB:
-        if world_size > 2 or tensor_bytes < 8 * MIB:
-            return one_each_way
-        # In pieces, of which one is added while the next comes; and, where there are enough, on two streams each way.
-        lanes = 2 if tensor_bytes >= 24 * MIB and streams >= 4 else 1
-        return Choice("simplex", 2 * lanes, min(4 * lanes, tensor_bytes // (4 * MIB)))
+        if world_size > 2:
+            return None if 2 * MIB <= tensor_bytes < 12 * MIB else one_each_way
+        if tensor_bytes >= 24 * MIB:
+            return Choice("gloo", min(4, streams), min(4, streams))  # each stream has a thread that adds
+        return Choice("simplex", 2, max(1, min(4, tensor_bytes // (4 * MIB))))  # adds a piece while the next one comes
     if operation == "reduce_scatter" and tensor_bytes >= 32 * KIB:
         return one_each_way
-    if operation == "all_to_all" and tensor_bytes // world_size >= 1.5 * MIB:
-        return one_each_way
+    if operation == "all_to_all":
+        return one_each_way if tensor_bytes // world_size >= 1.5 * MIB else Choice("gloo")
     return None
 
 

@@ -336,7 +336,7 @@ def main(job_path: Path) -> None:
         done = everybody.tell_all([worker.rounds_done(case) for case in job.cases] if rank == 0 else [])[0]
         rounds_done = {case.id: count for case, count in zip(job.cases, done, strict=True)}
         if rank == 0 and not job.stop_rule.is_exact:
-            reach_of(np.ones(FLOOR, np.int64))  # brings scipy along, 0.4 s that must not fall into the first case
+            reach_of(np.ones(FLOOR, np.int64))  # brings scipy along, 0.1 s that must not fall into the first case
         # A collection before each batch of iterations took 0.1 s over torch's own objects: a third of a case's budget.
         gc.freeze()
         for round in range(job.rounds):

@@ -569,6 +569,21 @@ def test_the_seeds_way_of_opening() -> None:
         groups[0].allreduce([torch.ones(3)])
 
 
+@pytest.mark.parametrize("n", [2, 3])
+def test_messages_go_straight_to_gloo_up_to_the_byte_where_that_is_the_choice(n: int) -> None:
+    group = open_groups(World(1), f"plain{n}", streams=16)[0]
+    group._world_size = n
+    for policy in (BuiltIn(16, False), BuiltIn(16, False, True, 4), BuiltIn(16, True), Fixed(16)):
+        group.use(policy)
+        for operation, end in group._plain_below.items():
+            assert all(
+                policy.choose(operation, size, n) == Choice("gloo") for size in range(end - 1, max(0, end - 9), -1)
+            )
+            assert end >= 2**39 or policy.choose(operation, end, n) != Choice("gloo")
+    group.shutdown()
+    assert set(group._plain_below.values()) == {0}
+
+
 def test_auto_finds_out_whether_streams_pay_and_all_ranks_agree() -> None:
     world = World(3)
     groups = open_groups(world, "probe", max_streams=3)

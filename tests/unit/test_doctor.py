@@ -233,9 +233,9 @@ def test_a_machine_in_perfect_health_has_no_warning(asked: Asked) -> None:
             WARNING,
             ["at most 304"],
         ),
-        # Each of 8 ranks: 20 * 3 threads and 32 for the rest.
-        ("threads", {}, WIDE, OK, ["about 736 threads"]),
-        ("threads", {"soft_limits": {NPROC: (735, 735)}}, WIDE, PROBLEM, ["(ulimit -u)"]),
+        # Each of 8 ranks: 20 * 4 threads and 32 for the rest.
+        ("threads", {}, WIDE, OK, ["about 896 threads"]),
+        ("threads", {"soft_limits": {NPROC: (895, 895)}}, WIDE, PROBLEM, ["(ulimit -u)"]),
         (
             "threads",
             {"files": {"pids.max": "1000"}},

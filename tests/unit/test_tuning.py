@@ -68,9 +68,20 @@ def test_two_ranks_on_a_fast_path_take_streams_of_one_direction_each(operation: 
     fast = BuiltIn(16, streams_pay=False, fast=True)
     assert fast.choose(operation, 4, 2) == Choice("gloo")
     assert fast.choose(operation, 4 * MIB, 2).schedule == "simplex"
-    assert fast.choose(operation, 8 * MIB, 4).schedule == "simplex"
+    assert fast.choose(operation, 16 * MIB, 4).schedule == "simplex"
     for other in (BuiltIn(16, streams_pay=False), BuiltIn(16, streams_pay=True), BuiltIn(1, False, fast=True)):
         assert other.choose(operation, 4 * MIB, 2).schedule != "simplex"
+
+
+def test_allreduces_on_a_fast_path_follow_what_was_measured() -> None:
+    fast = BuiltIn(16, streams_pay=False, fast=True)
+    chosen = [fast.choose("allreduce", size * MIB, 2) for size in (1, 8, 16, 23, 24)]
+    assert chosen == [Choice("simplex", 2, chunks) for chunks in (1, 2, 4, 4)] + [Choice("gloo", 4, 4)]
+    assert BuiltIn(3, False, fast=True).choose("allreduce", 24 * MIB, 2) == Choice("gloo", 3, 3)
+    assert [fast.choose("allreduce", size * MIB, 3).schedule for size in (1, 2, 11, 12)] == [
+        "simplex", "gloo", "gloo", "simplex",
+    ]  # fmt: skip
+    assert fast.choose("allreduce", 64 * MIB, 5) == Choice("gloo")
 
 
 def test_a_fixed_count_is_kept_down_to_the_byte() -> None:
