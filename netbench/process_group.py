@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -239,13 +238,14 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
 
     def allreduce(self, tensors: Sequence[Tensor] | Tensor, opts: Any = None) -> Any:
         """Every rank ends with the reduction over all, in place. ``opts``: AllreduceOptions or a ReduceOp."""
-        tensor = the_one(tensors)
+        tensor = tensors[0] if _is_one(tensors) else the_one(tensors)
         if tensor.is_sparse:
             return self._first().allreduce([tensor], opts or AllreduceOptions())
         whole = opts is None or (type(opts) is _AllreduceOptions and opts.reduceOp.op != _AVG)
         if whole and tensor.nbytes < self._plain_below["allreduce"] and tensor.is_contiguous():
             self.last_choice = _PLAIN
             return self._streams[0].allreduce([tensor], *_given(opts))
+        the_one(tensors)  # is on the CPU, or refused
         op, timeout, sync = self._asked(opts)
         choice = self._note("allreduce", tensor.nbytes)
         if choice.schedule == "simplex":
@@ -300,15 +300,19 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
 
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
         """``output_tensors[0][i]`` becomes rank i's input on every rank; lists as torch has them, or bare."""
-        mine = the_one(input_tensors)
         outputs = output_tensors[0] if type(output_tensors[0]) in (list, tuple) else output_tensors
         if len(outputs) != self._world_size:
             raise ValueError(f"all_gather: {len(outputs)} output tensors for {self._world_size} ranks")
-        if mine.nbytes < self._plain_below["all_gather"] and mine.is_contiguous():
-            self.last_choice = _PLAIN
+        if _is_one(input_tensors) and input_tensors[0].nbytes < self._plain_below["all_gather"]:
             # Gloo's own checks cost less than ours; what it does not take has not been sent, and goes the other way.
-            with suppress(RuntimeError):
-                return self._streams[0].allgather([outputs], [mine], *_given(opts))
+            try:
+                work = self._streams[0].allgather([outputs], input_tensors, *_given(opts))
+            except RuntimeError:
+                pass
+            else:
+                self.last_choice = _PLAIN
+                return work
+        mine = the_one(input_tensors)
         for output in outputs:
             check_alike("all_gather", output, mine)
         return self._all_gather(outputs, mine, opts, outputs)
@@ -476,20 +480,30 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
 
     def send(self, tensors: Sequence[Tensor] | Tensor, dst: int, tag: int = 0) -> Any:
         """To rank ``dst``, whose receive has the same tag and size; its Work ends when the bytes are handed over."""
-        tensor = tensors[0] if type(tensors) is list and len(tensors) == 1 else the_one(tensors)
-        if tensor.nbytes < self._plain_below["send_recv"] and 0 <= tag < RESERVED_TAGS and tensor.is_contiguous():
-            self.last_choice = _PLAIN
-            return self._streams[0].send([tensor], dst, tag)
-        wire = self._message_wire(the_one(tensors), tag)
+        if _is_one(tensors) and tensors[0].nbytes < self._plain_below["send_recv"] and 0 <= tag < RESERVED_TAGS:
+            try:
+                work = self._streams[0].send(tensors, dst, tag)
+            except RuntimeError:
+                pass  # as all_gather: what Gloo does not take has not been sent
+            else:
+                self.last_choice = _PLAIN
+                return work
+        tensor = the_one(tensors)
+        wire = self._message_wire(tensor, tag)
         return self._message(messages(wire, [], [(readable(tensor), dst)]), wire, tensor)
 
     def recv(self, tensors: Sequence[Tensor] | Tensor, src: int, tag: int = 0) -> Any:
         """From rank ``src``, into a tensor of the size that is sent."""
-        tensor = tensors[0] if type(tensors) is list and len(tensors) == 1 else the_one(tensors)
-        if tensor.nbytes < self._plain_below["send_recv"] and 0 <= tag < RESERVED_TAGS and tensor.is_contiguous():
-            self.last_choice = _PLAIN
-            return self._streams[0].recv([tensor], src, tag)
-        wire = self._message_wire(the_one(tensors), tag)
+        if _is_one(tensors) and tensors[0].nbytes < self._plain_below["send_recv"] and 0 <= tag < RESERVED_TAGS:
+            try:
+                work = self._streams[0].recv(tensors, src, tag)
+            except RuntimeError:
+                pass
+            else:
+                self.last_choice = _PLAIN
+                return work
+        tensor = the_one(tensors)
+        wire = self._message_wire(tensor, tag)
         flat, restore = writable(tensor)
         return self._message(messages(wire, [(flat, src)], []), wire, tensor, restore)
 
@@ -770,6 +784,11 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
             yield from received
             wire.send_parts(mine, peer)
             yield from wire.posted[len(received) :]
+
+
+def _is_one(tensors: Any) -> bool:
+    """Whether it is a list of one, as torch passes it; less work than ``the_one``, which small messages would feel."""
+    return type(tensors) is list and len(tensors) == 1
 
 
 def _given(opts: Any) -> tuple[Any, ...]:
