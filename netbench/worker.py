@@ -97,8 +97,7 @@ class Worker:
     def control(self, world_size: int) -> Control:
         if world_size not in self._controls:
             wiring = self.wiring("control", world_size, _IDLE_LIMIT_S)
-            group = gloo_group(wiring, "control", batch_io=True)  # quick and even, whatever is measured
-            self._controls[world_size] = Control(group, self.job.timeout_s)
+            self._controls[world_size] = Control(gloo_group(wiring, "control"), self.job.timeout_s)
         return self._controls[world_size]
 
     def lanes(self, case: Case) -> tuple[Lanes, frozenset[int]]:
