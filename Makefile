@@ -34,6 +34,7 @@ figures: $(INSTALLED)
 	cd results/reference && for run in explain-*; do ../../$(BIN)/netbench explain $$run; done
 	cd results/reference && ../../$(BIN)/netbench plot --figures world_size world_size-*
 	cd results/reference && ../../$(BIN)/netbench plot --figures beside_quoted streams-* torchft_199
+	cd results/reference && ../../$(BIN)/netbench plot --figures bandwidth polling-*
 
 wheel: $(INSTALLED)
 	rm -rf dist

@@ -34,19 +34,30 @@ def test_it_is_small_and_whole_and_says_nothing_of_its_machine_s_folders(name: s
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        ("explain-3x200mbit", [Outcome.AT_WORK, Outcome.NOT_SEEN, Outcome.NOT_SEEN]),
-        ("explain-loopback", [Outcome.NOT_SEEN, Outcome.AT_WORK, Outcome.AT_WORK]),
+        ("explain-3x200mbit", [Outcome.AT_WORK, *[Outcome.NOT_SEEN] * 4]),
+        ("explain-loopback", [Outcome.NOT_SEEN, *[Outcome.AT_WORK] * 2, *[Outcome.UNDECIDED] * 2]),
     ],
     indirect=["run"],
 )
 def test_a_link_blocks_and_loopback_pays_in_memory(run: Run, expected: list[Outcome]) -> None:
     found = verdicts(Evidence(run))
-    assert [verdict.mechanism for verdict in found] == ["head-of-line blocking", "page faults", "copies"]
+    assert [verdict.mechanism for verdict in found][:3] == ["head-of-line blocking", "page faults", "copies"]
     assert [verdict.outcome for verdict in found] == expected
     for verdict in found:
         assert (verdict.share is not None) == (verdict.outcome is Outcome.AT_WORK)
         if verdict.share is not None:
             assert 0.2 < verdict.share.value < 1.1
+
+
+@pytest.mark.parametrize("run", ["polling-loopback"], indirect=True)
+def test_small_allreduces_are_held_up_by_threads_that_poll(run: Run) -> None:
+    medians = run.summaries().set_index(["mode", "world_size", "tensor_bytes", "backend"])["time_ns"]
+    for world_size in (2, 4):
+        for tensor_bytes in (64, 1024, 16 * 1024):
+            usual, batch = (
+                medians["allreduce", world_size, tensor_bytes, backend] for backend in ("gloo", "batch_gloo")
+            )
+            assert usual > 2 * batch
 
 
 @pytest.mark.parametrize("run", ["world_size-8x100mbit"], indirect=True)
