@@ -51,7 +51,7 @@ def test_a_link_blocks_and_loopback_pays_in_memory(run: Run, expected: list[Outc
 
 @pytest.mark.parametrize("run", ["polling-loopback"], indirect=True)
 def test_small_allreduces_are_held_up_by_threads_that_poll(run: Run) -> None:
-    medians = run.summaries().set_index(["mode", "world_size", "tensor_bytes", "backend"])["time_ns"]
+    medians = run.summaries().set_index(["mode", "world_size", "tensor_bytes", "backend"])["median_ns"]
     for world_size in (2, 4):
         for tensor_bytes in (64, 1024, 16 * 1024):
             usual, batch = (
