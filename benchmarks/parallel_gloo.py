@@ -115,7 +115,11 @@ def rank_main(job: dict[str, Any], rank: int) -> None:
     start = time.monotonic()
     ours = ParallelProcessGroup(
         options=ParallelOptions(
-            max_streams=job["streams"], interface=interface, timeout=TIMEOUT, batch_io=job["batch_io"]
+            max_streams=job["streams"],
+            interface=interface,
+            timeout=TIMEOUT,
+            batch_io=job["batch_io"],
+            pin_io=job["pin_io"],
         )
     )
     ours.configure(PrefixStore("ours", store), rank, n)
@@ -239,6 +243,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="the least rounds for each point")
     parser.add_argument("--launches", type=int, default=1, help="measure in so many pairs of processes")
     parser.add_argument("--batch-io", action="store_true", help="our group's I/O threads as batch")
+    parser.add_argument("--pin-io", action="store_true", help="the threads of each of our streams on one core")
     parser.add_argument("--limit", type=float, default=175, help="seconds for all points of one world size and launch")
     parser.add_argument("--out", type=Path, help="also write all points as JSON lines")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
@@ -257,6 +262,7 @@ def main() -> None:
                 "world_size": n, "hosts": hosts[:n], "operations": asked.operations.split(","), "sizes": sizes,
                 "contenders": asked.contenders.split(","), "streams": asked.streams,
                 "seconds": asked.seconds, "rounds": asked.rounds, "batch_io": asked.batch_io,
+                "pin_io": asked.pin_io,
             }  # fmt: skip
             launches = [launch(job, asked.limit) for _ in range(asked.launches)]
             for points in zip(*launches, strict=True):

@@ -129,7 +129,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
         self._rank, self._world_size = rank, world_size
         self._peers = ring_peers(rank, world_size)
         self._streams = open_streams(self._store, rank, world_size, self.options)
-        self._senders = Senders(count)
+        self._senders = Senders(count, self.options.core)
         self.use(self.own_policy())
 
     def shutdown(self) -> None:
@@ -243,8 +243,13 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
             return self._first().allreduce([tensor], opts or AllreduceOptions())
         whole = opts is None or (type(opts) is _AllreduceOptions and opts.reduceOp.op != _AVG)
         if whole and tensor.nbytes < self._plain_below["allreduce"] and tensor.is_contiguous():
-            self.last_choice = _PLAIN
-            return self._streams[0].allreduce([tensor], *_given(opts))
+            try:
+                work = self._streams[0].allreduce([tensor], *_given(opts))
+            except RuntimeError:
+                pass  # as all_gather
+            else:
+                self.last_choice = _PLAIN
+                return work
         the_one(tensors)  # is on the CPU, or refused
         op, timeout, sync = self._asked(opts)
         choice = self._note("allreduce", tensor.nbytes)

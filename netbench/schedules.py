@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from netbench.model import split
+from netbench.scheduling import threads_on
 
 Schedule = Generator[Any, None, None]
 
@@ -56,20 +57,28 @@ class Scratch:
 
 
 class Senders:
-    """Threads that issue the sends of several streams at once; started when they are first needed."""
+    """Threads that issue the sends of several streams at once; started when they are first needed.
 
-    def __init__(self, count: int) -> None:
+    ``core`` says on which core the i-th send of a message is issued, None that it is the kernel's to say.
+    """
+
+    def __init__(self, count: int, core: Callable[[int], int | None] = lambda stream: None) -> None:
         self._count = count
+        self._core = core
         self._threads: ThreadPoolExecutor | None = None
 
     def run(self, sends: Sequence[Callable[[], object]]) -> None:
         """Returns when all have been issued; raises the first error after that."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._count, "netbench-sender")
-        issued = [self._threads.submit(send) for send in sends]
+        issued = [self._threads.submit(self._send, index, send) for index, send in enumerate(sends)]
         wait(issued)
         for one in issued:
             one.result()
+
+    def _send(self, index: int, send: Callable[[], object]) -> None:
+        with threads_on(self._core(index)):
+            send()
 
     def close(self) -> None:
         if self._threads is not None:

@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCP
 
 from netbench.errors import UsageError
 from netbench.limits import STREAMS_TO_CHOOSE_FROM
-from netbench.scheduling import batch_threads
+from netbench.scheduling import batch_threads, cores, threads_on
 from netbench.tuning import TuningTable, read_table
 
 _Gloo: Any = ProcessGroupGloo
@@ -33,6 +33,8 @@ class ParallelOptions:
     ``batch_io``: threads that read and write the connections wait for a core rather than take one from a thread that
     runs. Where ranks share cores and compute nothing meanwhile, small messages gain most; a program that computes on
     all of its cores waits longer for its messages.
+    ``pin_io``: the threads of each stream run on one core, the i-th stream's on the i-th of those that the process may
+    use. For two ranks of a host, whose large messages it speeds up; more ranks would all take the same cores.
     ``timeout``: the limit of one whole operation, and of connecting.
     """
 
@@ -43,6 +45,7 @@ class ParallelOptions:
     interface: str | None = None
     address: str | None = None
     batch_io: bool = False
+    pin_io: bool = False
     timeout: timedelta = timedelta(minutes=30)
 
     def __post_init__(self) -> None:
@@ -59,9 +62,14 @@ class ParallelOptions:
             return self.streams
         return self.tuning.streams if self.tuning is not None else self.max_streams
 
+    def core(self, stream: int) -> int | None:
+        """On which the threads of that stream run; None where that is the kernel's to say."""
+        allowed = cores() if self.pin_io else []
+        return allowed[stream % len(allowed)] if allowed else None
+
     @classmethod
     def from_environment(cls, timeout: timedelta | None = None) -> ParallelOptions:
-        """What NETBENCH_STREAMS, _MAX_STREAMS, _SCHEDULE, _TUNING (a path), _INTERFACE and _BATCH_IO say.
+        """What NETBENCH_STREAMS, _MAX_STREAMS, _SCHEDULE, _TUNING (a path), _INTERFACE, _BATCH_IO and _PIN_IO say.
 
         Raises UsageError naming the variable and its value.
         """
@@ -78,6 +86,7 @@ class ParallelOptions:
             schedule=os.environ.get("NETBENCH_SCHEDULE") or None,
             interface=os.environ.get("NETBENCH_INTERFACE") or None,
             batch_io=_switch("NETBENCH_BATCH_IO"),
+            pin_io=_switch("NETBENCH_PIN_IO"),
         )
 
 
@@ -100,7 +109,8 @@ def open_streams(store: Store, rank: int, world_size: int, options: ParallelOpti
     """Gloo groups between the same ranks, as many as the options ask for."""
     before = connections_within_host()
     streams = [
-        _open_stream(PrefixStore(f"stream{index}", store), rank, world_size, options) for index in range(options.opened)
+        _open_stream(PrefixStore(f"stream{index}", store), rank, world_size, options, options.core(index))
+        for index in range(options.opened)
     ]
     # Gloo has no option for this, but its sockets are ours as well.
     for descriptor in connections_within_host() - before:
@@ -117,12 +127,12 @@ def connections_within_host() -> set[int]:
     return set()
 
 
-def _open_stream(store: Store, rank: int, world_size: int, options: ParallelOptions) -> Any:
+def _open_stream(store: Store, rank: int, world_size: int, options: ParallelOptions, core: int | None) -> Any:
     gloo = _Gloo._Options()
     interface = options.interface
     if interface is None and (names := os.environ.get("GLOO_SOCKET_IFNAME")):
         interface = names.split(",")[0]
-    with batch_threads() if options.batch_io else nullcontext():
+    with threads_on(core), batch_threads() if options.batch_io else nullcontext():
         if options.address is not None:
             device = _Gloo.create_device(hostname=options.address)
         elif interface is not None:
@@ -132,7 +142,8 @@ def _open_stream(store: Store, rank: int, world_size: int, options: ParallelOpti
     gloo._devices = [device]
     gloo._threads = 1
     gloo._timeout = options.timeout
-    return _Gloo(store, rank, world_size, gloo)
+    with threads_on(core):
+        return _Gloo(store, rank, world_size, gloo)
 
 
 def _count(variable: str, text: str) -> int:

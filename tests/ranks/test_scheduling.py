@@ -12,6 +12,7 @@ from threads import World
 
 from netbench.backends import gloo_group
 from netbench.process_group import ParallelProcessGroup
+from netbench.schedules import Senders
 from netbench.scheduling import batch_threads
 from netbench.streams import ParallelOptions
 
@@ -78,3 +79,32 @@ def test_the_environment_asks_for_it(monkeypatch: pytest.MonkeyPatch, asked: str
     group.configure(World(1).wiring(0, f"asked{asked}").store, 0, 1)
     assert policies(tasks() - before).count(os.SCHED_BATCH) == batch
     group.shutdown()
+
+
+def test_the_threads_of_a_stream_share_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    monkeypatch.setenv("NETBENCH_PIN_IO", "1")
+    monkeypatch.setenv("NETBENCH_STREAMS", "4")
+    options = ParallelOptions.from_environment()
+    assert [options.core(stream) for stream in range(4)] == [allowed[stream % len(allowed)] for stream in range(4)]
+    before = tasks()
+    group = ParallelProcessGroup(options=options)
+    group.configure(World(1).wiring(0, "pinned").store, 0, 1)
+    started = [sorted(os.sched_getaffinity(task)) for task in tasks() - before]
+    pinned = [cores for cores in started if (len(cores) == 1 and cores != allowed) or len(allowed) == 1]
+    assert {cores[0] for cores in pinned} == set(allowed[:4])
+    assert len(pinned) >= 4
+    assert sorted(os.sched_getaffinity(0)) == allowed
+    group.shutdown()
+
+
+def test_a_send_is_issued_on_the_core_of_its_stream() -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    found: dict[int, set[int]] = {}
+    senders = Senders(3, lambda stream: allowed[stream % len(allowed)])
+    senders.run([lambda stream=stream: found.update({stream: os.sched_getaffinity(0)}) for stream in range(3)])  # type: ignore[misc]
+    assert found == {stream: {allowed[stream % len(allowed)]} for stream in range(3)}
+    senders.run([lambda: found.update({9: os.sched_getaffinity(0)})])
+    assert found[9] == {allowed[0]}
+    senders.close()
+    assert ParallelOptions().core(0) is None
