@@ -27,7 +27,10 @@ VARIABLES = (
     "TORCH_DISTRIBUTED_DEBUG",
     "TORCH_DISTRIBUTED_USE_TORCHCOMMS",
     "TORCH_GLOO_LAZY_INIT",
-    *(f"NETBENCH_{name}" for name in ("STREAMS", "MAX_STREAMS", "SCHEDULE", "INTERFACE", "TUNING")),
+    *(
+        f"NETBENCH_{name}"
+        for name in ("STREAMS", "MAX_STREAMS", "SCHEDULE", "INTERFACE", "TUNING", "BATCH_IO", "PIN_IO")
+    ),
     *(f"GLOO_{name}" for name in ("SOCKET_IFNAME", "DEVICE_TRANSPORT", "DISABLE_CONNECTION_RETRIES", "LOG_LEVEL")),
     *(
         f"MALLOC_{name}"
