@@ -48,6 +48,7 @@ from netbench.schedules import (
     ring_all_gather,
     ring_peers,
 )
+from netbench.scheduling import cores
 from netbench.streams import ParallelOptions, connect, open_streams
 from netbench.tensors import (
     FOLDS,
@@ -739,7 +740,7 @@ class ParallelProcessGroup(_TorchGroup):  # type: ignore[misc]
             return BuiltIn(most, True)
         if small[1] > self._FAST_S:
             return BuiltIn(most, False)
-        several = min(4, most)
+        several = min(4, most, len(cores())) if self.options.pin_io else min(4, most)
         large = self._probe(self._LARGE_PROBE_BYTES, (1, several), self._there_and_back)
         return BuiltIn(most, False, fast=True, large_streams=several if large[1] > 1.1 * large[several] else 1)
 

@@ -71,7 +71,7 @@ class BuiltIn:
     large_streams: int = 1
 
     #: From here on a message is large.
-    LARGE_BYTES = 20 * MIB
+    LARGE_BYTES = 18 * MIB
 
     #: Below this a second stream costs more in system calls than it brings.
     MIN_PART_BYTES = 96 * KIB
@@ -84,11 +84,15 @@ class BuiltIn:
             return choice
         if operation == "send_recv" and tensor_bytes >= self.LARGE_BYTES:
             return choice._replace(streams=min(self.large_streams, self.streams))
-        return _simplex(operation, tensor_bytes, world_size, self.streams) or choice
+        several = min(self.streams, self.large_streams if self.large_streams > 1 else 4)
+        return _simplex(operation, tensor_bytes, world_size, several) or choice
 
 
-def _simplex(operation: str, tensor_bytes: int, world_size: int, streams: int) -> Choice | None:
-    """Streams of one direction each, where they are faster on a path that copying limits; measured up to 4 ranks."""
+def _simplex(operation: str, tensor_bytes: int, world_size: int, several: int) -> Choice | None:
+    """Streams of one direction each, where they are faster on a path that copying limits; measured up to 4 ranks.
+
+    ``several`` is how many streams a large allreduce is cut over.
+    """
     one_each_way = Choice("simplex", 2)
     if operation == "all_gather" and world_size <= 4 and tensor_bytes >= 32 * KIB:
         return one_each_way
@@ -96,7 +100,7 @@ def _simplex(operation: str, tensor_bytes: int, world_size: int, streams: int) -
         if world_size > 2:
             return None if 2 * MIB <= tensor_bytes < 12 * MIB else one_each_way
         if tensor_bytes >= 24 * MIB:
-            return Choice("gloo", min(4, streams), min(4, streams))  # each stream has a thread that adds
+            return Choice("gloo", several, several)  # each stream has a thread that adds
         return Choice("simplex", 2, max(1, min(4, tensor_bytes // (4 * MIB))))  # adds a piece while the next one comes
     if operation == "reduce_scatter" and tensor_bytes >= 32 * KIB:
         return one_each_way

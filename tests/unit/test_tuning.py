@@ -58,9 +58,9 @@ def test_small_messages_take_one_stream_and_large_ones_all() -> None:
 
 def test_large_messages_take_the_streams_that_were_fastest_for_one() -> None:
     policy = BuiltIn(16, streams_pay=False, fast=True, large_streams=4)
-    assert policy.choose("send_recv", 20 * MIB - 1, 2).streams == 1
-    assert policy.choose("send_recv", 20 * MIB, 2).streams == 4
-    assert BuiltIn(2, streams_pay=False, fast=True, large_streams=4).choose("send_recv", 20 * MIB, 2).streams == 2
+    assert policy.choose("send_recv", 18 * MIB - 1, 2).streams == 1
+    assert policy.choose("send_recv", 18 * MIB, 2).streams == 4
+    assert BuiltIn(2, streams_pay=False, fast=True, large_streams=4).choose("send_recv", 18 * MIB, 2).streams == 2
 
 
 @pytest.mark.parametrize("operation", ["all_gather", "allreduce", "reduce_scatter", "all_to_all"])
@@ -78,6 +78,8 @@ def test_allreduces_on_a_fast_path_follow_what_was_measured() -> None:
     chosen = [fast.choose("allreduce", size * MIB, 2) for size in (1, 8, 16, 23, 24)]
     assert chosen == [Choice("simplex", 2, chunks) for chunks in (1, 2, 4, 4)] + [Choice("gloo", 4, 4)]
     assert BuiltIn(3, False, fast=True).choose("allreduce", 24 * MIB, 2) == Choice("gloo", 3, 3)
+    assert BuiltIn(16, False, fast=True, large_streams=2).choose("allreduce", 24 * MIB, 2) == Choice("gloo", 2, 2)
+    assert BuiltIn(2, False, fast=True, large_streams=4).choose("allreduce", 24 * MIB, 2) == Choice("gloo", 2, 2)
     assert [fast.choose("allreduce", size * MIB, 3).schedule for size in (1, 2, 11, 12)] == [
         "simplex", "gloo", "gloo", "simplex",
     ]  # fmt: skip
