@@ -15,13 +15,14 @@ import json
 import os
 import platform
 import subprocess
-import sys
-import tempfile
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from ranks import run_ranks
 
 from netbench.lab import HostAddress, Lab, LabSpec
 
@@ -78,30 +79,6 @@ def rank_main(job: dict[str, Any], rank: int) -> None:
     dist.barrier()
 
 
-def launch(hosts: list[dict[str, Any]], steps: int, limit_s: float) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "job.json"
-        path.write_text(json.dumps({"hosts": hosts, "steps": steps, "store": str(Path(folder) / "store")}))
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, __file__, "--rank", str(rank), "--job", str(path)],
-                env=environment, stdout=subprocess.PIPE if rank == 0 else None, text=True,
-            )
-            for rank in range(RANKS)
-        ]  # fmt: skip
-        try:
-            output, _ = ranks[0].communicate(timeout=limit_s)
-            for process in ranks:
-                if process.wait(30) != 0:
-                    raise SystemExit(f"a rank ended with exit code {process.returncode}")
-        finally:
-            for process in ranks:
-                process.kill()
-    told: dict[str, Any] = json.loads(output)
-    return told
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lab", type=LabSpec.parse)
@@ -115,11 +92,11 @@ def main() -> None:
         return
     revision = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     print(f"{asked.lab or 'loopback'}, {os.cpu_count()} cores, {platform.release()}, commit {revision.stdout.strip()}")
-    if asked.lab:
-        with Lab(asked.lab) as lab:
-            told = launch([asdict(host) for host in lab.hosts], asked.steps, asked.limit)
-    else:
-        told = launch([], asked.steps, asked.limit)
+    job: dict[str, Any] = {"hosts": [], "steps": asked.steps}
+    with Lab(asked.lab) if asked.lab else nullcontext() as lab:
+        if lab is not None:
+            job["hosts"] = [asdict(host) for host in lab.hosts]
+        [told] = run_ranks(__file__, job, RANKS, asked.limit)
     print(f"{told['parameters']:,} parameters, losses {'the same' if told['same'] else 'DIFFERENT'}")
     medians = [median(row) for row in told["steps_s"]]
     for backend, row, middle in zip(BACKENDS, told["steps_s"], medians, strict=True):

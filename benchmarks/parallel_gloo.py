@@ -21,7 +21,6 @@ import platform
 import random
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -29,6 +28,8 @@ from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from ranks import run_ranks
 
 from netbench.lab import HostAddress, Lab, LabSpec
 from netbench.modes import MODES
@@ -179,31 +180,6 @@ def rank_main(job: dict[str, Any], rank: int) -> None:
     control.barrier().wait()
 
 
-def launch(job: dict[str, Any], limit_s: float) -> list[dict[str, Any]]:
-    """Runs one rank per process and gives the points that rank 0 printed."""
-    with tempfile.TemporaryDirectory() as folder:
-        job = job | {"store": str(Path(folder) / "store")}
-        path = Path(folder) / "job.json"
-        path.write_text(json.dumps(job))
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, __file__, "--rank", str(rank), "--job", str(path)],
-                env=environment, stdout=subprocess.PIPE if rank == 0 else None, text=True,
-            )
-            for rank in range(job["world_size"])
-        ]  # fmt: skip
-        try:
-            output, _ = ranks[0].communicate(timeout=limit_s)
-            for process in ranks:
-                if process.wait(30) != 0:
-                    raise SystemExit(f"a rank ended with exit code {process.returncode}")
-        finally:
-            for process in ranks:
-                process.kill()
-    return [json.loads(line) for line in output.splitlines()]
-
-
 def show(points: list[dict[str, Any]], ceiling_bit_s: float | None) -> None:
     """Prints one point as several launches have measured it."""
     point, factors = points[0], [factors_of(one["medians_ns"]) for one in points]
@@ -264,7 +240,7 @@ def main() -> None:
                 "seconds": asked.seconds, "rounds": asked.rounds, "batch_io": asked.batch_io,
                 "pin_io": asked.pin_io,
             }  # fmt: skip
-            launches = [launch(job, asked.limit) for _ in range(asked.launches)]
+            launches = [run_ranks(__file__, job, n, asked.limit) for _ in range(asked.launches)]
             for points in zip(*launches, strict=True):
                 show(list(points), asked.lab.payload_ceiling() if asked.lab else None)
                 if asked.out:
